@@ -132,12 +132,6 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
         raise refusal(where, f"its column mapping is {mapping}")
 
 
-def check_alterable(protocol: Json, metadata: Json, where: str) -> None:
-    """Raises TableRefused where a commit of metadata and protocol would not be all that the table asks for."""
-    _check_protocol(protocol, metadata, where)
-    _check_settings(metadata, where)
-
-
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of removed and added files would not be all that the table asks for."""
     _check_protocol(protocol, metadata, where)
@@ -150,7 +144,8 @@ def check_writable(protocol: Json, metadata: Json, where: str) -> None:
 
 
 def check_appendable(protocol: Json, metadata: Json, where: str) -> None:
-    """Raises TableRefused where a commit of added files would not be all that the table asks for."""
+    """Raises TableRefused where a commit of added files, or of metadata and protocol, would not be all that the table
+    asks for."""
     _check_protocol(protocol, metadata, where)
     _check_settings(metadata, where)
 

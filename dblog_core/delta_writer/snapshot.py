@@ -106,8 +106,8 @@ class Snapshot:
         check(self.protocol, self.metadata, where)
         shape = shape_of(self.metadata, where)
         if clustered := set(self.clustered_by):
-            known = columns_with_statistics(shape, self.metadata.get("configuration") or {})
-            if lacking := clustered - {column.physical for column in known}:
+            with_statistics = columns_with_statistics(shape, self.metadata.get("configuration") or {})
+            if lacking := clustered - {column.physical for column in with_statistics}:
                 raise refusal(where, f"it is clustered by columns without statistics: {', '.join(sorted(lacking))}")
         return shape
 

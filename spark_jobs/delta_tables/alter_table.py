@@ -237,9 +237,9 @@ def _check_followed(
     back: list[str],
 ) -> None:
     """Raises LakeError for a difference that the lake does not follow. `lake_types`: of the columns that stay."""
-    known = set(kept_columns(have.properties)) | dropped.had
+    columns_of_source = set(kept_columns(have.properties)) | dropped.had
     left = _find_left(have.shape, schema, dropped)
-    faults = [f"the lake has a column {n} that the source never had" for n in left if n not in known]
+    faults = [f"the lake has a column {n} that the source never had" for n in left if n not in columns_of_source]
     faults += _find_other_types(lake_types, schema, back)
     faults += [
         f"column {name} differs from {other}, which the lake keeps, in upper and lower case alone; with "

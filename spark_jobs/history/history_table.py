@@ -262,11 +262,11 @@ class History:
 
     def _keep(self, stale: Sequence[TableColumn]) -> None:
         """Has a column for each whose name another one takes within the merge; `_rename` has made those it has had."""
-        kept = {describe_stale(column.name): spark_type(column.type).jsonValue() for column in stale}
+        stale_columns = {describe_stale(column.name): spark_type(column.type).jsonValue() for column in stale}
 
         def plan(have: Described) -> list[Change]:
             names = {name.lower() for name in have.shape.names}
-            return [AddColumn(name, kind) for name, kind in kept.items() if name.lower() not in names]
+            return [AddColumn(name, kind) for name, kind in stale_columns.items() if name.lower() not in names]
 
         self._shaped.alter(plan)
 

@@ -57,8 +57,8 @@ def _features_and_properties(spark: SparkSession, path: Location) -> tuple[Colle
 def _keep_from_others(table: ShapedTable, properties: Mapping[str, str], keep: float, *, cleans: bool) -> None:
     """Has VACUUMs of others, and Delta's own cleaning of the log, leave what cuts need: a cut names the newest version
     of a table that seldom changes, however old it is. `cleans`: Delta's cleaning stays."""
-    kept = {} if cleans else {delta_log_checkpoint.CLEANS: "false"}
+    settings = {} if cleans else {delta_log_checkpoint.CLEANS: "false"}
     days = math.ceil(min(keep, _LONGEST) / 86_400)
-    kept |= {name: f"interval {days} days" for name, least in _KEPT_DAYS.items() if days > least}
-    if lacking := {name: value for name, value in kept.items() if properties.get(name) != value}:
+    settings |= {name: f"interval {days} days" for name, least in _KEPT_DAYS.items() if days > least}
+    if lacking := {name: value for name, value in settings.items() if properties.get(name) != value}:
         table.alter(lambda have: [SetProperties(lacking)])

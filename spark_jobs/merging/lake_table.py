@@ -136,8 +136,8 @@ class LakeTable:
         changes = alter_table.follow(
             have, schema=self._schema, dropped=self._dropped, json_as_variant=self._json_as_variant
         )
-        wanted = self._wanted_properties(have.after(changes))
-        return [*changes, SetProperties(wanted)] if wanted else changes
+        properties = self._wanted_properties(have.after(changes))
+        return [*changes, SetProperties(properties)] if properties else changes
 
     def _add_variants(self, changes: Sequence[Change]) -> None:
         """Adds and fills the VARIANTs that the table lacks. `changes`: those that were made right before."""

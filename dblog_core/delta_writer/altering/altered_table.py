@@ -20,7 +20,7 @@ from dblog_core.delta_writer.altering.alterations import Change, TableForm, alte
 from dblog_core.delta_writer.altering.column_mapping import all_fields
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.due_actions import complete_actions
-from dblog_core.delta_writer.features import check_alterable, check_column
+from dblog_core.delta_writer.features import check_appendable, check_column
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import PHYSICAL_NAME
 from dblog_core.delta_writer.snapshot import Snapshot
@@ -58,7 +58,7 @@ class AlteredTable:
         """Reads what others have committed. Raises TableRefused for a table that Spark must alter."""
         self.snapshot = snapshot.newest(self.files, self.snapshot)
         where = str(self.files)
-        check_alterable(self.snapshot.protocol, self.snapshot.metadata, where)
+        check_appendable(self.snapshot.protocol, self.snapshot.metadata, where)
         for field in all_fields(self.schema["fields"]):
             check_column(field["name"], field.get("metadata") or {}, where)
 

@@ -34,11 +34,11 @@ def find_needed_features(metadata: Json) -> list[str]:
 def enable_features(protocol: Json, needed: Collection[str]) -> Json:
     """The protocol with these features, for readers and writers, and those that it has; the same object where it has
     them."""
-    known = reader_features(protocol), writer_features(protocol)
-    if all(feature in features for features in known for feature in needed):
+    features_now = reader_features(protocol), writer_features(protocol)
+    if all(feature in features for features in features_now for feature in needed):
         return protocol
     # What a version of the times before names implies is named from then on (PROTOCOL.md, "Table Features").
-    for_readers, for_writers = ([*features, *(f for f in needed if f not in features)] for features in known)
+    for_readers, for_writers = ([*features, *(f for f in needed if f not in features)] for features in features_now)
     # As Delta has it: readers of the times before names know a mapping of columns.
     version = READER_VERSION if set(for_readers) - {_MAPPING} or protocol["minReaderVersion"] == READER_VERSION else 2
     named = {"readerFeatures": for_readers} if version == READER_VERSION else {}

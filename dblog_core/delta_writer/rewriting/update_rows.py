@@ -125,10 +125,10 @@ def _update_file(
 ) -> _Updated | None:
     """The new file, which may be `written` already; None where no living row of the file changes."""
     place = live.path, unique_id(live.vector)
-    known = written.get(place)
+    earlier = written.get(place)
     # A VACUUM of somebody else may have taken a file that no version names yet.
-    if known is not None and all(table.files.exists(file.name) for file in known.files):
-        return known
+    if earlier is not None and all(table.files.exists(file.name) for file in earlier.files):
+        return earlier
     if not update.may_choose(_stated_orders(live, shape[table.order].physical)):
         return None
     if not (count := _count_chosen(table, live, shape, update)):

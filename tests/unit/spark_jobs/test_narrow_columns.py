@@ -13,7 +13,6 @@ from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
 from spark_jobs.events import fold_in_parts, fold_on_driver
-from spark_jobs.merging.lake_table import LakeTable
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
 from tests.spark.segments import Row, table
@@ -26,12 +25,8 @@ FAR = 2**40
 
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table, or looks whether a shape changes it: this lake's never
-    does."""
-    with (
-        mock.patch.object(create_table, "has_default_properties", return_value=False),
-        mock.patch.object(LakeTable, "prepare", lambda table: table.exists() or table._create()),
-    ):
+    """What a process asks of Spark where it makes a table."""
+    with mock.patch.object(create_table, "has_default_properties", return_value=False):
         yield
 
 
