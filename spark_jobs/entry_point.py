@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,19 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config import loader
 from dblog_core.config.lake import LakeConfig
-from dblog_core.config.secret_settings import READER, given_to
+from dblog_core.config.secret_settings import READER, STORAGE, given_to
 from dblog_core.config.settings import Config, S3Config
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import StateStore
 from dblog_core.lake import spark_submit
+from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_submit import (
     CONFIG_VARIABLE,
     PARENT_VARIABLE,
     SECRETS_VARIABLE,
     STOP_FILE_VARIABLE,
+    config_json,
     starts_itself,
 )
 from dblog_core.staging import Staging
@@ -47,6 +50,8 @@ from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
+from spark_jobs.spread import Spread
+from spark_jobs.spread_tasks import open_configured
 
 _START_OPTIONS = "PYSPARK_SUBMIT_ARGS"
 """Environment variable from which pyspark takes the options of the JVM that it starts."""
@@ -131,6 +136,8 @@ def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = 
             stack.enter_context(_record_errors(state, name))
             spark = stack.enter_context(new_session)
             stack.callback(_end_checkpoints, lake)
+        if not starts_itself(name, config):
+            lake = replace(lake, spread=_spread(config, spark))
         try:
             yield LakeJob(config, spark, open_staging(config), lake, records, stop, check, state)
         finally:
@@ -177,6 +184,16 @@ def build_lake(config: Config) -> Lake:
         open_tables=_open_tables(settings) if settings.mark_and_append else None,
         vectors=settings.deletion_vectors,
     )
+
+
+def _spread(config: Config, spark: SparkSession) -> Spread | None:
+    """With what large shares are spread; None where Spark has no executors of its own."""
+    context = spark.sparkContext
+    means = Means.of_spark(str(context.master), dict(context.getConf().getAll()))
+    if means.executor_cores == 0:
+        return None
+    settings = config_json(given_to(config, STORAGE))
+    return Spread(partial(open_configured, settings), means)
 
 
 def _open_tables(settings: LakeConfig) -> OpenTables:

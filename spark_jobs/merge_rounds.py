@@ -67,6 +67,7 @@ class Merger:
         step: Callable[[str], None] = lambda name: None,
         now: Callable[[], float] = time.time,
         max_rows: int = merge_plan.MAX_ROWS,
+        max_bytes: int = merge_plan.MAX_BYTES,
         compact_after: int = 0,
         config: Config | None = None,
         dumps: Dumps | None = None,
@@ -82,6 +83,7 @@ class Merger:
         self._step = step
         self._now = now
         self._max_rows = max_rows
+        self._max_bytes = max_bytes
         self._fence = Fence(records.directory, staging.source)
         self._upkeep = Upkeep(staging, self._session, compact_after, now=now)
         self._prepared: set[str] = set()  # ids of tasks
@@ -173,7 +175,12 @@ class Merger:
         retried = set(self.stopped_tables()) - self._late.names if retry_stopped else set()
         behind = {name: self.status.tables[name].segment for name in sorted(retried)}
         span = merge_plan.next_sound_span(
-            self._staging, self.status.segment, upto, max_rows=self._max_rows, kept=self._kept
+            self._staging,
+            self.status.segment,
+            upto,
+            max_rows=self._max_rows,
+            max_bytes=self._max_bytes,
+            kept=self._kept,
         )
         if span is None and (behind or self._has_late_rows()):
             span = self._empty_span()

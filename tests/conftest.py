@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
     parser.addoption(
         "--lake-way",
-        choices=["mark", "scan", "copy", "merge"],
+        choices=["mark", "spread", "scan", "copy", "merge"],
         help="how small works are merged; default: by the first seed",
     )
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")

@@ -127,6 +127,14 @@ class OpenTable:
         except IndexDamaged as error:
             return self._make_index_anew(shape, error, between)
 
+    def take_index(self, index: KeyIndex) -> None:
+        """Has an index for the look-ups that come: of the keys alone that this process looks for."""
+        self._index = index
+
+    def stored_keys(self, shape: Shape) -> tuple[str, ...]:
+        """The key's columns as files name them: a name may become that of another column."""
+        return tuple(shape[name].physical for name in self.keys)
+
     def dead_rows(self, live: LiveFile) -> RowSet:
         """The rows that the file's vector marks."""
         if live.vector is None:
@@ -234,7 +242,7 @@ class OpenTable:
 
     def _cover_files(self, shape: Shape, between: Between | None) -> KeyIndex:
         kinds = tuple(shape[name].type for name in self.keys)
-        key_columns = self._stored_keys(shape)
+        key_columns = self.stored_keys(shape)
         index = self._index
         table = self.snapshot.table_id
         if index is None or (index.table, index.keys, index.kinds) != (table, key_columns, kinds):
@@ -276,13 +284,9 @@ class OpenTable:
     def _make_index_anew(self, shape: Shape, error: IndexDamaged, between: Between | None) -> KeyIndex:
         log.warning("%s: the index of keys is damaged (%s), and made again", self.files, error)
         kinds = tuple(shape[name].type for name in self.keys)
-        stored_keys = self._stored_keys(shape)
+        stored_keys = self.stored_keys(shape)
         self._index = KeyIndex(self.snapshot.table_id, stored_keys, kinds, self._directory, self._index_memory)
         return self._cover_files(shape, between)
-
-    def _stored_keys(self, shape: Shape) -> tuple[str, ...]:
-        """The key's columns as files name them: a name may become that of another column."""
-        return tuple(shape[name].physical for name in self.keys)
 
 
 def _stated_ends(statistics: str | None, column: str) -> Between | None:

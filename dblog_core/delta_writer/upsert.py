@@ -75,8 +75,8 @@ class _Plan:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """What the plans of all parts come to: nothing in it grows with the rows' values."""
+class Draft:
+    """The plans of all parts, added up: nothing in it grows with the rows' values."""
 
     counts: Upserted
     rows: int = 0
@@ -91,12 +91,12 @@ class _Draft:
         """`numbers`: those of the plan's changes."""
         for hit in plan.hits:
             if len(hit.rows):
-                old = self._old_rows_of(hit.file)
+                old = self.old_rows_of(hit.file)
                 old.parts.append(hit.rows)
                 old.replaced += int(plan.puts[hit.change_numbers].sum())
         for hit in plan.former:
             if len(hit.rows):
-                self._old_rows_of(hit.file).former += len(hit.rows)
+                self.old_rows_of(hit.file).former += len(hit.rows)
         if plan.unknown.any():
             self.unknown.append(numbers[plan.unknown])
         self.rows += len(plan.rows)
@@ -108,15 +108,16 @@ class _Draft:
         if not older.count:
             return
         for live, dead in older.grown.values():
-            self._old_rows_of(live).older = dead
+            self.old_rows_of(live).older = dead
         for live in files:
             if live.replaced_count:
-                self._old_rows_of(live).former += live.replaced_count
+                self.old_rows_of(live).former += live.replaced_count
         self.counts = replace(
             self.counts, deleted=self.counts.deleted + older.count, emptied=self.counts.emptied + older.count
         )
 
-    def _old_rows_of(self, file: LiveFile) -> OldRows:
+    def old_rows_of(self, file: LiveFile) -> OldRows:
+        """The rows of this file that go."""
         return self.old_rows.setdefault(file.path, OldRows(file))
 
     def add_file(self, file: NewFile) -> NewFile:
@@ -158,7 +159,7 @@ def upsert(
         if table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
         try:
-            draft = _plan_parts(table, parts, shape, written, below)
+            draft = plan_parts(table, parts, shape, written, below)
             old_files = take_old_rows(table, draft.old_rows.values(), copies)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
@@ -167,7 +168,7 @@ def upsert(
         # Before the commit: a crash in between has a dump requested too many, and never one too few.
         if draft.unknown:
             withhold(np.concatenate(draft.unknown))
-        if _commit(table, draft, old_files, app, number):
+        if commit_draft(table, draft, old_files, app, number):
             return draft.counts
     raise overtaken_error(table, attempts)
 
@@ -192,11 +193,11 @@ def commit_files(
     """Commits what somebody else has planned of the snapshot's version, as transaction `number` of `app`; False if
     another's commit came first. `grown`: the files that rows go from, with all their dead rows; `additions`: the `add`
     actions of files that are written; `rows`: of the batch that they come from."""
-    draft = _Draft(counts, rows)
+    draft = Draft(counts, rows)
     for addition in additions:
         draft.add_file(NewFile(b"", str(addition["path"]), int(addition["size"]), addition, keys=None))
     old_files = take_places(table, grown, all_replaced=not counts.deleted)
-    return _commit(table, draft, old_files, app, number)
+    return commit_draft(table, draft, old_files, app, number)
 
 
 def commit_deletes(
@@ -219,21 +220,21 @@ def count_as_deleted(table: OpenTable, app: str, number: int) -> Upserted | None
         if not any(live.replaced_count for live in table.snapshot.files.values()):
             return None
         counts = Upserted(table.snapshot.version + 1)
-        if _commit(table, _Draft(counts), take_places(table, [], all_replaced=False), app, number):
+        if commit_draft(table, Draft(counts), take_places(table, [], all_replaced=False), app, number):
             return counts
     raise overtaken_error(table, _ATTEMPTS)
 
 
-def _plan_parts(
+def plan_parts(
     table: OpenTable,
     parts: Iterable[Changes],
     shape: Shape,
     written: dict[Place, list[NewFile]],
     below: int | None,
-) -> _Draft:
+) -> Draft:
     """Plans each part and writes its new rows; `written` has the files of earlier plans, by their places; `below`: as
     for `upsert`."""
-    draft = _Draft(Upserted(table.snapshot.version + 1))
+    draft = Draft(Upserted(table.snapshot.version + 1))
     older = OlderRows() if below is None else find_older(table, shape, below)
     draft.add_older(older, table.snapshot.files.values())
     waiting: deque[tuple[Place, Future[list[NewFile]]]] = deque()
@@ -340,7 +341,7 @@ def _write_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, befo
     return write_new_rows(table, rows, shape, digest, before)
 
 
-def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: int) -> bool:
+def commit_draft(table: OpenTable, draft: Draft, old: OldFiles, app: str, number: int) -> bool:
     now = table.now_ms()
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
@@ -358,7 +359,7 @@ def _commit(table: OpenTable, draft: _Draft, old: OldFiles, app: str, number: in
     return True
 
 
-def _metrics(draft: _Draft, old: OldFiles) -> dict[str, int]:
+def _metrics(draft: Draft, old: OldFiles) -> dict[str, int]:
     """By the names that Delta has for them."""
     counts = draft.counts
     added = len(old.vectors) + len(old.copies) + len(draft.new_files)

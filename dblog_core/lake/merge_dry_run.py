@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from dblog_core import wiring
@@ -11,6 +12,7 @@ from dblog_core.config.lake import LakeConfig, SchemaChanges
 from dblog_core.config.settings import Config
 from dblog_core.interfaces import Json
 from dblog_core.lake import continuity
+from dblog_core.lake.carrier_choice import Means, choose_carrier
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus
 from dblog_core.lake.merge_plan import Span, Work, next_span, plan_works
 from dblog_core.model.schema import TableSchema
@@ -51,7 +53,7 @@ class Ghosts:
 @dataclass(frozen=True, slots=True)
 class TablePlan:
     """A table's share. `does`: as `_does` says; `schemas`: fingerprints; `truncates`: offsets; `history`: whether its
-    lines are kept."""
+    lines are kept; `carrier`: who carries the rows, and why."""
 
     table: str
     does: str
@@ -64,6 +66,7 @@ class TablePlan:
     truncates: tuple[int, ...]
     ghosts: tuple[Ghosts, ...]
     history: bool
+    carrier: str
 
     def to_json(self) -> Json:
         ghosts = [each.to_json() for each in self.ghosts]
@@ -122,7 +125,8 @@ def merge_plan(config: Config) -> MergePlan:
     verdict.check()
     status = merged or LakeStatus()
     unfinished = continuity.read_unfinished_merge(lake, merged)
-    spans = list(_spans(staging, status.segment))
+    means = Means.of(config)
+    spans = list(_spans(staging, status.segment, means))
     last = spans[-1].last if spans else status.segment
     head = staging.head()
     works = sorted(_works(staging, status, last).items())
@@ -137,14 +141,15 @@ def merge_plan(config: Config) -> MergePlan:
         offset_to=spans[-1].offset if spans else status.offset,
         position=spans[-1].position if spans else status.position or None,
         open_segments=head.segment - last if head is not None else 0,
-        tables=tuple(_table(staging, work, status.tables.get(name), config.lake) for name, work in works),
+        tables=tuple(_table(staging, work, status.tables.get(name), config.lake, means) for name, work in works),
         stopped=tuple(StoppedTable(name, t.error, t.offset) for name, t in stopped.items()),
     )
 
 
-def _spans(staging: Staging, after: int) -> Iterator[Span]:
+def _spans(staging: Staging, after: int, means: Means) -> Iterator[Span]:
     """The spans of the merges that come, each within the limits of one."""
-    while (span := next_span(staging.manifests(after=after))) is not None:
+    limits = partial(next_span, max_rows=means.span_rows, max_bytes=means.span_bytes)
+    while (span := limits(staging.manifests(after=after))) is not None:
         yield span
         after = span.last
 
@@ -165,7 +170,7 @@ def _works(staging: Staging, status: LakeStatus, last: int) -> dict[str, Work]:
     return plan_works(manifests, after)
 
 
-def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeConfig) -> TablePlan:
+def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeConfig, means: Means) -> TablePlan:
     schema = staging.schema(work.schema)
     before = status.schema if status is not None and status.version is not None else None
     change = _change(work, staging, before, schema) if before is not None else ShapeChange()
@@ -181,6 +186,7 @@ def _table(staging: Staging, work: Work, status: TableStatus | None, lake: LakeC
         truncates=tuple(m.offset for m in work.truncates),
         ghosts=tuple(Ghosts(m.dump, m.since, m.key_from, m.key_to) for m in work.finished),
         history=lake.history,
+        carrier=choose_carrier(work.rows, means).reason,
     )
 
 

@@ -179,7 +179,13 @@ class KeptManifests:
 
 
 def next_sound_span(
-    staging: Staging, after: int, upto: int | None, *, max_rows: int = MAX_ROWS, kept: KeptManifests | None = None
+    staging: Staging,
+    after: int,
+    upto: int | None,
+    *,
+    max_rows: int = MAX_ROWS,
+    max_bytes: int = MAX_BYTES,
+    kept: KeptManifests | None = None,
 ) -> Span | None:
     """What is sealed and whole behind segment `after`, up to a segment that is damaged; raises CorruptSegment where
     that is the next. `kept` gets the manifests that it reads."""
@@ -194,7 +200,7 @@ def next_sound_span(
         except CorruptSegment as error:
             damage.append(error)
 
-    span = next_span(sound(), max_rows=max_rows)
+    span = next_span(sound(), max_rows=max_rows, max_bytes=max_bytes)
     if span is None and damage:
         raise damage[0]
     return span

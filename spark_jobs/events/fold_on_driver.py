@@ -18,6 +18,7 @@ from dblog_core.lake.merge_plan import Work, split_at_renames
 from dblog_core.model import column_defaults
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
@@ -98,17 +99,25 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
         fold.add_portion(pa.concat_tables(parts))
         return fold.fold_rows() if fold.keys else _NOTHING
     events = pa.concat_tables(parts).combine_chunks() if parts else _NOTHING
-    return _last_rows(events, schema) if len(events) else _NOTHING
+    return folded_rows(*last_events(events, schema), schema) if len(events) else _NOTHING
 
 
-def read_events(staging: Staging, work: Work, schema: TableSchema, *, for_history: bool = False) -> Iterator[pa.Table]:
+def read_events(
+    staging: Staging,
+    work: Work,
+    schema: TableSchema,
+    *,
+    for_history: bool = False,
+    may_leave_out: bool = False,
+) -> Iterator[pa.Table]:
     """All events of the work, some at a time: the key as k0, k1, … and the image in the shape `schema` as v0, v1, …
     Rows of a chunk come before lines of the log of which some are newer.
 
     `for_history`: with `unchanged`, `moved` and old keys, whatever the log left out, with `transaction` and `key_only`;
-    the image of a deleted row is the one that the log has.
+    the image of a deleted row is the one that the log has. `may_leave_out`: with the first three, since the log left
+    columns out in another part of the work.
     """
-    unchanged_toast = for_history or has_unchanged_toast(work)
+    unchanged_toast = for_history or may_leave_out or has_unchanged_toast(work)
     chunks = deque(sorted(work.chunks, key=lambda chunk: chunk.first_offset))
 
     def read_chunk(chunk: ChunkRef) -> Iterator[pa.Table]:
@@ -169,13 +178,13 @@ def _join_batches(batches: list[pa.RecordBatch]) -> pa.Table:
     return joined if len(batches) == 1 else joined.combine_chunks()  # which would copy a single one
 
 
-def _last_rows(events: pa.Table, schema: TableSchema) -> pa.Table:
-    """The last event of each key; `events` has its key as k0, k1, … and its image as v0, v1, …"""
+def last_events(events: pa.Table, schema: TableSchema) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The last event of each key, and whether the key has a birth; `events` has its key as k0, k1, …"""
     keys = {f"k{i}": fold_unchanged_toast.with_equal_bytes(events[f"k{i}"]) for i in range(len(schema.key))}
     grouped = pa.table({**keys, "offset": events["offset"], "created": events["created"]})
     newest = grouped.group_by(list(keys), use_threads=False).aggregate([("offset", "max"), ("created", "any")])
-    last = events.take(pc.index_in(newest["offset_max"], events["offset"].combine_chunks())).combine_chunks()
-    return folded_rows(last, newest["created_any"], schema)
+    last = events.take(pc.index_in(newest["offset_max"], join_chunks(events["offset"]))).combine_chunks()
+    return last, newest["created_any"]
 
 
 def folded_rows(last: pa.Table, created: pa.Array | pa.ChunkedArray, schema: TableSchema) -> pa.Table:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
+from dblog_core.lake.carrier_choice import choose_carrier
 from dblog_core.lake.json_variants import check_variants
 from dblog_core.lake.lake_status import TableStatus, history_location, history_name, link_encoded_name, table_location
 from dblog_core.lake.merge_plan import Span, Work
@@ -29,6 +30,7 @@ from spark_jobs.history.history_table import Before, History
 from spark_jobs.history.without_spark import Tables
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.spread import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,22 @@ class Lake:
     """What a table's JSON columns are (`variants`)."""
     open_tables: OpenTables | None = None
     """Through which works of up to some millions of rows are written without Spark; None: each is a MERGE."""
+    spread: Spread | None = None
+    """With what large shares are spread over executors; None: the driver carries all."""
     adopted: int = 0
     """The merge with which the lake was taken over to its staging, whose offsets begin again; 0: it never was."""
     vectors: bool = True
     """Whether tables have deletion vectors."""
     settled: set[Location] = field(default_factory=set)
     """Tables whose VARIANT columns and deletion vectors are known to be as they are wanted."""
+
+    def spreads(self, work: Work) -> bool:
+        """Whether executors carry the work."""
+        return (
+            self.spread is not None
+            and self.open_tables is not None
+            and choose_carrier(work.rows, self.spread.means).is_spread
+        )
 
     def table(
         self,

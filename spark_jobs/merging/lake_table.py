@@ -6,7 +6,7 @@ Every statement is also guarded by offsets, so that applying one again changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -29,10 +29,12 @@ from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import check_variants, json_columns
+from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
+from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import (
     alter_table,
@@ -62,6 +64,7 @@ from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.with_spark import delta_merge
 from spark_jobs.merging.with_spark.batch import Batch
+from spark_jobs.spread import Spread, SpreadOutcome, write_spread
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -358,6 +361,42 @@ class LakeTable:
         done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number), ranges)
         assert done is not None, "a merge of rows commits"
         return done
+
+    def upsert_spread(
+        self,
+        spread: Spread,
+        staging: Staging,
+        work: Work,
+        number: int,
+        tables: OpenTables,
+        *,
+        merged: int,
+        withhold: Callable[[list[Key]], None],
+        waiting: Collection[Key],
+    ) -> SpreadOutcome:
+        """Commits a work as merge `number` by executors, by `spread.write_spread`, with what it takes."""
+        outcomes: list[SpreadOutcome] = []
+
+        def write(table: OpenTable, app: str) -> Upserted:
+            outcomes.append(
+                write_spread(
+                    self._spark,
+                    spread,
+                    staging,
+                    table,
+                    work,
+                    self._schema,
+                    app,
+                    number,
+                    merged=merged,
+                    withhold=withhold,
+                    waiting=waiting,
+                )
+            )
+            return outcomes[0].counts
+
+        self._commit(tables, write, {})
+        return outcomes[0]
 
     def upsert_batch(
         self, batch: Batch, number: int, tables: OpenTables, write: Callable[[OpenTable, str, int], Upserted]

@@ -261,7 +261,7 @@ class TableMerge:
         if not self._withheld.waits(work.table):
             return
         try:
-            work, rows = self._read(work, schema, version)
+            work, rows = self._read(work, schema, version, by_driver=True)
             self._write.forget_gone(work, rows, schema, lake)
         finally:
             remove_spilled(self._staging, work.files)
@@ -289,13 +289,16 @@ class TableMerge:
         history.append_changes(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
 
-    def _read(self, work: Work, schema: TableSchema, version: int | None) -> tuple[Work, FoldedRows | None]:
-        """The work whose files are whole, with its folded rows where the driver has folded them."""
+    def _read(
+        self, work: Work, schema: TableSchema, version: int | None, *, by_driver: bool = False
+    ) -> tuple[Work, FoldedRows | None]:
+        """The work whose files are whole, with its folded rows where the driver has folded them. `by_driver`: it does,
+        whoever carries the work."""
         if not version:  # none yet, or just made
             work = from_dump(work)
         self._check_follows(work, schema)
         rows = None
-        if work.files or work.chunks:
+        if (work.files or work.chunks) and (by_driver or not self._lake.spreads(work)):
             rows = fold_without_spark.fold_work(self._staging, work, schema, may_mark=self._write.may_mark())
             if rows is None:
                 staged_events.check_files(self._spark, self._staging, work)

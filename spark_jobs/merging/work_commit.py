@@ -66,6 +66,8 @@ class WorkCommit:
         Both are one version where the driver writes the rows. Where Spark does, and where no row follows the TRUNCATE,
         that is a commit of its own.
         """
+        if self._lake.spreads(work):
+            return self._spread(work, schema, lake, number, merged=merged)
         refused: str | None = None
         if rows is not None and len(rows) and self._lake.open_tables is not None:
             try:
@@ -181,6 +183,23 @@ class WorkCommit:
         # Behind the commit: should that fail, the rows that the table then still lacks are still waited for.
         self._withheld.forget(table, _find_gone(work, rows, before, schema))
         return done.withheld + mark_and_append.count_withheld(rows)
+
+    def _spread(self, work: Work, schema: TableSchema, lake: LakeTable, number: int, *, merged: int) -> int:
+        """As `commit`, by executors."""
+        table = str(schema.table)
+        assert self._lake.spread is not None and self._lake.open_tables is not None, "the work is spread"
+        outcome = lake.upsert_spread(
+            self._lake.spread,
+            self._staging,
+            work,
+            number,
+            self._lake.open_tables,
+            merged=merged,
+            withhold=partial(self._withheld.add, table),
+            waiting=self._withheld.keys(table, schema),
+        )
+        self._withheld.forget(table, outcome.gone)
+        return outcome.withheld
 
     def forget_gone(self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable) -> None:
         """Forgets the withheld keys that a work which is committed has removed. `rows`: those of the work, where the

@@ -50,6 +50,8 @@ def lake(spark: SparkSession, tmp_path: Path, lake_way: str, marks: bool, monkey
     empty.vectors = lake_way != "copy"
     if lake_way == "scan":
         empty.let_scan(monkeypatch)
+    if lake_way == "spread":
+        empty.let_spread(monkeypatch)
     return empty
 
 

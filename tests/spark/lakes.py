@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
 from dblog_core.config.lake import JsonAs, LakeConfig, SchemaChanges
+from dblog_core.lake import carrier_choice
+from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
@@ -26,6 +29,7 @@ from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.merge_results import Merged
 from spark_jobs.merging.withheld_keys import DumpEnd, Withheld
+from spark_jobs.spread import Spread
 from tests.spark.segments import Row, SegmentBuilder
 
 
@@ -54,6 +58,11 @@ MARKS = bool(LakeConfig.model_fields["mark_and_append"].default)
 """Whether small works are written without Spark, where nothing says how: as the product does it."""
 
 
+def open_places(staging: Staging, path: Path) -> tuple[Staging, Location]:
+    """What an executor opens of a lake that is spread."""
+    return staging, lake_at(str(path))
+
+
 class TestLake:
     __test__ = False
 
@@ -66,6 +75,7 @@ class TestLake:
         self.changes: SchemaChanges = "evolve"
         self.json_as: JsonAs = "text"
         self.scans = False
+        self.spreads = False
         self.marks = MARKS
         self.vectors = True
         self.dumps = Dumps()
@@ -79,6 +89,7 @@ class TestLake:
     def marks(self, marks: bool) -> None:
         self._marks = marks
         self.scans = False
+        self.spreads = False
 
     def let_scan(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All works are Spark's from now on: its executors scan the keys, and write the rows."""
@@ -90,6 +101,12 @@ class TestLake:
             return None if staging is self.staging and self.scans else fold(staging, *work, **how)
 
         monkeypatch.setattr(fold_without_spark, "fold_work", fold_elsewhere)
+
+    def let_spread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All works are spread over executors from now on."""
+        self.marks = True
+        self.spreads = True
+        monkeypatch.setattr(carrier_choice, "WORTH_ROWS", 1)
 
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""
@@ -104,6 +121,7 @@ class TestLake:
             json_as=lambda table: self.json_as,
             vectors=self.vectors,
             open_tables=OpenTables(self.path.parent / "index") if self.marks else None,
+            spread=Spread(partial(open_places, self.staging, self.path), Means(1, 4)) if self.spreads else None,
         )
         options["dumps"] = options.get("dumps") or self.dumps
         merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)

@@ -18,7 +18,7 @@ from tests.spark.worlds import KINDS, SHAPE, Oracle, Source
 WORLDS = 150
 
 
-def _burst(source: Source, dice: random.Random, number: int, *, dump: bool) -> None:
+def burst(source: Source, dice: random.Random, number: int, *, dump: bool) -> None:
     """A few segments of changes all over the worlds; the last one ends between transactions. `dump`: of all rows."""
     for segment in range(3):
         for world in range(source.worlds):
@@ -46,14 +46,14 @@ def test_two_readers_of_the_lines_that_share_no_code_agree(tmp_path: Path, numbe
     oracle = Oracle()
     simulated = SimLake()
     source.add_unseen_rows(0.3)
-    for burst in range(3):
-        _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
+    for count in range(3):
+        burst(source, dice, count, dump=count == 2 or (count, number) == (0, 1))
         simulated.merge(staging)
         oracle.read(source.lines, simulated.offset)
         source.end_merge()
         whole = simulated.tables[str(SHAPE.table)].whole_rows().values()
         assert {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in whole} == oracle.rows
-    _everything_happened(source, oracle, number)
+    check_everything_happened(source, oracle, number)
 
 
 def _check_variants(lake: TestLake) -> None:
@@ -66,7 +66,8 @@ def _check_variants(lake: TestLake) -> None:
         assert counts[0] > 10 and counts[1] == 0
 
 
-def _everything_happened(source: Source, oracle: Oracle, number: int) -> None:
+def check_everything_happened(source: Source, oracle: Oracle, number: int) -> None:
+    """That each kind of change was among those that the source has made."""
     # Where a full dump comes first, every row is known.
     expected_kinds = (*KINDS, "ghost removed") if number else (*KINDS, "ghost removed", "withheld row")
     happened = source.seen + oracle.seen
@@ -82,8 +83,8 @@ def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, number
     oracle = Oracle()
     source.add_unseen_rows(0.3)
     settings: tuple[JsonAs, ...] = ("text", "variant", "variant") if number else ("variant", "text", "variant")
-    for burst, lake.json_as in enumerate(settings):
-        _burst(source, dice, burst, dump=burst == 2 or (burst, number) == (0, 1))
+    for count, lake.json_as in enumerate(settings):
+        burst(source, dice, count, dump=count == 2 or (count, number) == (0, 1))
         for merged in lake.merge_well(max_rows=dice.choice((100, 10_000))):
             oracle.read(source.lines, merged.offset)
         source.end_merge()
@@ -95,4 +96,4 @@ def test_the_lake_is_what_the_lines_say_after_every_merge(lake: TestLake, number
         assert oracle.waits(set(lake.withheld.keys(str(SHAPE.table), SHAPE)))
         touched = {line.key for line in source.lines}
         assert (source.rows.keys() & touched) - have.keys() <= oracle.withheld, "a row is lost"
-    _everything_happened(source, oracle, number)
+    check_everything_happened(source, oracle, number)

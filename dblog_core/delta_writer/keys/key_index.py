@@ -130,6 +130,21 @@ class KeyIndex:
             rows = rows[whole]
         return hash_keys(arrays, self.secret), rows
 
+    def add_some(self, path: str, size: int, rows: Numbers, arrays: Sequence[pa.Array], builder: RunBuilder) -> None:
+        """Takes in these rows of a file, whose other rows have keys that are not asked for. `builder`: holds entries
+        of several files until `add_run` has its run: a run for a few rows of each file would be slow."""
+        number = self._next
+        self._next += 1
+        self._files[number] = path, size
+        self._numbers[path] = number
+        if len(rows):
+            keys = hash_keys(arrays, self.secret)
+            self.add_run(builder.add(keys, rows.astype(np.uint64) | np.uint64(number) << ROW_BITS))
+
+    def add_run(self, run: Run | None) -> None:
+        """Takes in a run of entries that `add_some` has made."""
+        self._take_run(run)
+
     def keep(self, files: dict[str, int]) -> None:
         """Forgets all files but these (sizes by path)."""
         forgotten = [path for path in self._numbers if not self.covers(path, files.get(path, -1))]

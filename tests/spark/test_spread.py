@@ -1,0 +1,178 @@
+"""Shares that are spread by buckets of keys: the lake is what the driver makes of them."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable as RustTable
+from pyspark.sql import SparkSession
+
+from dblog_core.staging import Staging
+from dblog_core.storage.local import LocalStorage
+from spark_jobs import spread, spread_tasks
+from spark_jobs.spread import Spread
+from spark_jobs.spread_tasks import SpreadWork
+from tests.spark.lakes import TestLake
+from tests.spark.segments import Row, table
+from tests.spark.test_histories import WORLDS, burst, check_everything_happened
+from tests.spark.worlds import SHAPE, Oracle, Source
+
+ITEMS = table("items", id=pa.int64(), v=pa.string())
+
+
+class TasksHere:
+    """Tasks in this process, in any order, and some of them twice, as Spark may have them."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self.jobs = 0
+        self.buckets = 0
+        self.last: SpreadWork | None = None
+        self.before_commit: Callable[[], object] = lambda: None
+
+    def run(self, spark: SparkSession, spread: Spread, work: SpreadWork) -> list[tuple[str, bytes]]:
+        self.jobs += 1
+        self.last = work
+        self.buckets = max(self.buckets, work.buckets)
+        payload = pickle.dumps(work)
+        contents: list[pa.RecordBatch] = []
+        for number in self._shuffled(range(len(work.units))):
+            unit = pa.RecordBatch.from_arrays([pa.array([number])], ["id"])
+            attempts = [list(spread_tasks.split(spread.opener, payload, iter([unit]))) for _ in self._attempts()]
+            contents += attempts[-1]
+        partitions = self._dice.choice((1, 3, work.buckets))
+        handed_over: list[tuple[str, bytes]] = []
+        for partition in range(partitions):
+            mine = [batch for batch in contents if batch["bucket"][0].as_py() % partitions == partition]
+            batches = self._shuffled(mine)
+            attempts = [list(spread_tasks.plan(spread.opener, payload, iter(batches))) for _ in self._attempts()]
+            handed_over += [(b["kind"][0].as_py(), b["content"][0].as_py()) for b in attempts[-1]]
+        self.before_commit()
+        return handed_over
+
+    def _attempts(self) -> range:
+        return range(2 if self._dice.random() < 0.1 else 1)
+
+    def _shuffled(self, items: range | list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        return self._dice.sample(list(items), len(items))
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch, soak_seed: int) -> TasksHere:
+    here = TasksHere(random.Random(soak_seed))
+    monkeypatch.setattr(spread, "run_tasks", here.run)
+    return here
+
+
+@pytest.fixture
+def spread_lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: TasksHere) -> TestLake:
+    """A lake whose shares are all spread, over tasks of this process."""
+    lake = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+    lake.let_spread(monkeypatch)
+    return lake
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_spread_histories_are_what_the_lines_say(
+    spread_lake: TestLake,
+    tasks: TasksHere,
+    number: int,
+    soak_seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dice = random.Random(f"{soak_seed}/{number}")
+    monkeypatch.setattr(spread, "BUCKET_ROWS", dice.choice((7, 100, 1_000)))
+    monkeypatch.setattr(spread_tasks, "MOST_OF_BUCKET", dice.choice((1_000, 1 << 20)))
+    monkeypatch.setattr(spread_tasks, "IN_MEMORY", dice.choice((0, 1 << 20)))
+    monkeypatch.setattr(spread_tasks, "PORTION_BYTES", dice.choice((500, 1 << 20)))
+    spread_lake.vectors = bool(number)
+    source = Source(spread_lake.build, dice, WORLDS)
+    oracle = Oracle()
+    source.add_unseen_rows(0.3)
+    for count in range(3):
+        burst(source, dice, count, dump=count == 2 or (count, number) == (0, 1))
+        for merged in spread_lake.merge_well(max_rows=dice.choice((100, 10_000))):
+            oracle.read(source.lines, merged.offset)
+        source.end_merge()
+        have = {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in _rows(spread_lake)}
+        assert have == oracle.rows
+        assert spread_lake.withheld is not None
+        assert oracle.waits(set(spread_lake.withheld.keys(str(SHAPE.table), SHAPE)))
+    check_everything_happened(source, oracle, number)
+    assert tasks.jobs >= 3 and tasks.buckets >= 8
+
+
+def _rows(lake: TestLake) -> list[Row]:
+    return lake.rust_rows(SHAPE)
+
+
+def _items(lake: TestLake) -> dict[int, str]:
+    return {row["id"]: row["v"] for row in lake.rust_rows(ITEMS)}
+
+
+def test_buckets_follow_the_key_and_leave_out_files_without_it(
+    spread_lake: TestLake, tasks: TasksHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "BUCKET_ROWS", 300)
+    rows = {number: f"first {number}" for number in range(-1_000, 2_000)}
+    for first in range(-1_000, 2_000, 500):
+        spread_lake.build.chunk(ITEMS, [{"id": n, "v": rows[n]} for n in range(first, first + 500)])
+    spread_lake.build.seal()
+    spread_lake.merge_well()
+    assert _items(spread_lake) == rows
+    assert tasks.last is not None and tasks.last.ranges is not None and tasks.last.buckets == 11
+    files = RustTable(str(spread_lake.table(ITEMS).local)).get_add_actions(flatten=True)
+    ends = sorted(zip(pa.table(files)["min.id"].to_pylist(), pa.table(files)["max.id"].to_pylist(), strict=True))
+    assert len(ends) == 11 and all(high < low for (_, high), (low, _) in pairwise(ends)), "files share no keys"
+    for number in (1_700, 1_800, 1_999):
+        spread_lake.build.update(ITEMS, {"id": number, "v": "later"})
+        rows[number] = "later"
+    spread_lake.build.delete(ITEMS, {"id": 1_750})
+    del rows[1_750]
+    spread_lake.build.seal()
+    spread_lake.merge_well()
+    assert _items(spread_lake) == rows
+    scanned = [unit for unit in tasks.last.units if isinstance(unit, str)]
+    assert 0 < len(scanned) < 3, "the other files have no key of the batch"
+
+
+def test_a_share_is_planned_again_behind_the_commit_of_another(spread_lake: TestLake, tasks: TasksHere) -> None:
+    for number in range(20):
+        spread_lake.build.create(ITEMS, {"id": number, "v": "first"})
+    spread_lake.build.seal()
+    spread_lake.merge_well()
+    jobs = tasks.jobs
+
+    def delete_all() -> None:
+        tasks.before_commit = lambda: None
+        RustTable(str(spread_lake.table(ITEMS).local)).delete()
+
+    tasks.before_commit = delete_all
+    for number in range(10):
+        spread_lake.build.update(ITEMS, {"id": number, "v": "second"})
+    spread_lake.build.seal()
+    spread_lake.merge_well()
+    assert tasks.jobs == jobs + 2
+    assert _items(spread_lake) == dict.fromkeys(range(10), "second")
+
+
+def test_a_changed_file_stops_the_table_by_name(spread_lake: TestLake, tasks: TasksHere) -> None:
+    spread_lake.build.chunk(ITEMS, [{"id": number, "v": "x"} for number in range(50)])
+    manifest = spread_lake.build.seal()
+    storage = spread_lake.staging.storage
+    assert isinstance(storage, LocalStorage)
+    path = storage.path(manifest.chunks[0].path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    (merged,) = spread_lake.merge()
+    (stopped,) = merged.tables
+    assert stopped.error is not None and str(path) in stopped.error and "restore it from a backup" in stopped.error
+    path.write_bytes(whole)
+    spread_lake.merge_well()
+    assert len(_items(spread_lake)) == 50
