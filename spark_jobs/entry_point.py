@@ -50,8 +50,9 @@ from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
-from spark_jobs.spread import Spread
-from spark_jobs.spread_tasks import open_configured
+from spark_jobs.merging.spreading.tasks import open_configured
+from spark_jobs.merging.spreading.write_spread import Spread
+from spark_jobs.spread import run_tasks
 
 _START_OPTIONS = "PYSPARK_SUBMIT_ARGS"
 """Environment variable from which pyspark takes the options of the JVM that it starts."""
@@ -193,7 +194,8 @@ def _spread(config: Config, spark: SparkSession) -> Spread | None:
     if means.executor_cores == 0:
         return None
     settings = config_json(given_to(config, STORAGE))
-    return Spread(partial(open_configured, settings), means)
+    opener = partial(open_configured, settings)
+    return Spread(partial(run_tasks, spark, opener, means.executor_cores), means)
 
 
 def _open_tables(settings: LakeConfig) -> OpenTables:

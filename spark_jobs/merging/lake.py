@@ -30,7 +30,7 @@ from spark_jobs.history.history_table import Before, History
 from spark_jobs.history.without_spark import Tables
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.spread import Spread
+from spark_jobs.merging.spreading.write_spread import Spread
 
 
 @dataclass(frozen=True, slots=True)

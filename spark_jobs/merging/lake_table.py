@@ -62,9 +62,9 @@ from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, 
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
+from spark_jobs.merging.spreading.write_spread import Spread, SpreadOutcome, write_spread
 from spark_jobs.merging.with_spark import delta_merge
 from spark_jobs.merging.with_spark.batch import Batch
-from spark_jobs.spread import Spread, SpreadOutcome, write_spread
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -380,7 +380,6 @@ class LakeTable:
         def write(table: OpenTable, app: str) -> Upserted:
             outcomes.append(
                 write_spread(
-                    self._spark,
                     spread,
                     staging,
                     table,

@@ -198,7 +198,7 @@ class WorkCommit:
             withhold=partial(self._withheld.add, table),
             waiting=self._withheld.keys(table, schema),
         )
-        self._withheld.forget(table, outcome.gone)
+        self._withheld.forget(table, outcome.gone_keys)
         return outcome.withheld
 
     def forget_gone(self, work: Work, rows: FoldedRows | None, schema: TableSchema, lake: LakeTable) -> None:

@@ -28,8 +28,10 @@ from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.merge_results import Merged
+from spark_jobs.merging.spreading.tasks import Opener, SpreadWork
+from spark_jobs.merging.spreading.write_spread import Spread
 from spark_jobs.merging.withheld_keys import DumpEnd, Withheld
-from spark_jobs.spread import Spread
+from spark_jobs.spread import run_tasks
 from tests.spark.segments import Row, SegmentBuilder
 
 
@@ -76,6 +78,7 @@ class TestLake:
         self.json_as: JsonAs = "text"
         self.scans = False
         self.spreads = False
+        self.run_tasks: Callable[[Opener, SpreadWork], list[tuple[str, bytes]]] | None = None
         self.marks = MARKS
         self.vectors = True
         self.dumps = Dumps()
@@ -108,6 +111,12 @@ class TestLake:
         self.spreads = True
         monkeypatch.setattr(carrier_choice, "WORTH_ROWS", 1)
 
+    def _spread(self) -> Spread:
+        opener = partial(open_places, self.staging, self.path)
+        if self.run_tasks is not None:
+            return Spread(partial(self.run_tasks, opener), Means(1, 4))
+        return Spread(partial(run_tasks, self.spark, opener, 4), Means(1, 4))
+
     def merger(self, **options: Any) -> Merger:
         """A merger as a new process would make it."""
         records = Records(own_directory(self.location))
@@ -121,7 +130,7 @@ class TestLake:
             json_as=lambda table: self.json_as,
             vectors=self.vectors,
             open_tables=OpenTables(self.path.parent / "index") if self.marks else None,
-            spread=Spread(partial(open_places, self.staging, self.path), Means(1, 4)) if self.spreads else None,
+            spread=self._spread() if self.spreads else None,
         )
         options["dumps"] = options.get("dumps") or self.dumps
         merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)

@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
-from spark_jobs import spread, spread_tasks
-from spark_jobs.spread import Spread
-from spark_jobs.spread_tasks import SpreadWork
+from spark_jobs.merging.spreading import tasks, write_spread
+from spark_jobs.merging.spreading.tasks import Opener, SpreadWork
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.test_histories import WORLDS, burst, check_everything_happened
@@ -36,7 +35,7 @@ class TasksHere:
         self.last: SpreadWork | None = None
         self.before_commit: Callable[[], object] = lambda: None
 
-    def run(self, spark: SparkSession, spread: Spread, work: SpreadWork) -> list[tuple[str, bytes]]:
+    def run(self, opener: Opener, work: SpreadWork) -> list[tuple[str, bytes]]:
         self.jobs += 1
         self.last = work
         self.buckets = max(self.buckets, work.buckets)
@@ -44,14 +43,14 @@ class TasksHere:
         contents: list[pa.RecordBatch] = []
         for number in self._shuffled(range(len(work.units))):
             unit = pa.RecordBatch.from_arrays([pa.array([number])], ["id"])
-            attempts = [list(spread_tasks.split(spread.opener, payload, iter([unit]))) for _ in self._attempts()]
+            attempts = [list(tasks.split(opener, payload, iter([unit]))) for _ in self._attempts()]
             contents += attempts[-1]
         partitions = self._dice.choice((1, 3, work.buckets))
         handed_over: list[tuple[str, bytes]] = []
         for partition in range(partitions):
             mine = [batch for batch in contents if batch["bucket"][0].as_py() % partitions == partition]
             batches = self._shuffled(mine)
-            attempts = [list(spread_tasks.plan(spread.opener, payload, iter(batches))) for _ in self._attempts()]
+            attempts = [list(tasks.plan(opener, payload, iter(batches))) for _ in self._attempts()]
             handed_over += [(b["kind"][0].as_py(), b["content"][0].as_py()) for b in attempts[-1]]
         self.before_commit()
         return handed_over
@@ -64,33 +63,34 @@ class TasksHere:
 
 
 @pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch, soak_seed: int) -> TasksHere:
-    here = TasksHere(random.Random(soak_seed))
-    monkeypatch.setattr(spread, "run_tasks", here.run)
-    return here
+def tasks_here(soak_seed: int) -> TasksHere:
+    return TasksHere(random.Random(soak_seed))
 
 
 @pytest.fixture
-def spread_lake(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: TasksHere) -> TestLake:
+def spread_lake(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks_here: TasksHere
+) -> TestLake:
     """A lake whose shares are all spread, over tasks of this process."""
     lake = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     lake.let_spread(monkeypatch)
+    lake.run_tasks = tasks_here.run
     return lake
 
 
 @pytest.mark.parametrize("number", range(2))
 def test_spread_histories_are_what_the_lines_say(
     spread_lake: TestLake,
-    tasks: TasksHere,
+    tasks_here: TasksHere,
     number: int,
     soak_seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dice = random.Random(f"{soak_seed}/{number}")
-    monkeypatch.setattr(spread, "BUCKET_ROWS", dice.choice((7, 100, 1_000)))
-    monkeypatch.setattr(spread_tasks, "MOST_OF_BUCKET", dice.choice((1_000, 1 << 20)))
-    monkeypatch.setattr(spread_tasks, "IN_MEMORY", dice.choice((0, 1 << 20)))
-    monkeypatch.setattr(spread_tasks, "PORTION_BYTES", dice.choice((500, 1 << 20)))
+    monkeypatch.setattr(write_spread, "BUCKET_ROWS", dice.choice((7, 100, 1_000)))
+    monkeypatch.setattr(tasks, "MOST_OF_BUCKET", dice.choice((1_000, 1 << 20)))
+    monkeypatch.setattr(tasks, "IN_MEMORY", dice.choice((0, 1 << 20)))
+    monkeypatch.setattr(tasks, "PORTION_BYTES", dice.choice((500, 1 << 20)))
     spread_lake.vectors = bool(number)
     source = Source(spread_lake.build, dice, WORLDS)
     oracle = Oracle()
@@ -105,7 +105,7 @@ def test_spread_histories_are_what_the_lines_say(
         assert spread_lake.withheld is not None
         assert oracle.waits(set(spread_lake.withheld.keys(str(SHAPE.table), SHAPE)))
     check_everything_happened(source, oracle, number)
-    assert tasks.jobs >= 3 and tasks.buckets >= 8
+    assert tasks_here.jobs >= 3 and tasks_here.buckets >= 8
 
 
 def _rows(lake: TestLake) -> list[Row]:
@@ -117,16 +117,16 @@ def _items(lake: TestLake) -> dict[int, str]:
 
 
 def test_buckets_follow_the_key_and_leave_out_files_without_it(
-    spread_lake: TestLake, tasks: TasksHere, monkeypatch: pytest.MonkeyPatch
+    spread_lake: TestLake, tasks_here: TasksHere, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread, "BUCKET_ROWS", 300)
+    monkeypatch.setattr(write_spread, "BUCKET_ROWS", 300)
     rows = {number: f"first {number}" for number in range(-1_000, 2_000)}
     for first in range(-1_000, 2_000, 500):
         spread_lake.build.chunk(ITEMS, [{"id": n, "v": rows[n]} for n in range(first, first + 500)])
     spread_lake.build.seal()
     spread_lake.merge_well()
     assert _items(spread_lake) == rows
-    assert tasks.last is not None and tasks.last.ranges is not None and tasks.last.buckets == 11
+    assert tasks_here.last is not None and tasks_here.last.ranges is not None and tasks_here.last.buckets == 11
     files = RustTable(str(spread_lake.table(ITEMS).local)).get_add_actions(flatten=True)
     ends = sorted(zip(pa.table(files)["min.id"].to_pylist(), pa.table(files)["max.id"].to_pylist(), strict=True))
     assert len(ends) == 11 and all(high < low for (_, high), (low, _) in pairwise(ends)), "files share no keys"
@@ -138,31 +138,31 @@ def test_buckets_follow_the_key_and_leave_out_files_without_it(
     spread_lake.build.seal()
     spread_lake.merge_well()
     assert _items(spread_lake) == rows
-    scanned = [unit for unit in tasks.last.units if isinstance(unit, str)]
+    scanned = [unit for unit in tasks_here.last.units if isinstance(unit, str)]
     assert 0 < len(scanned) < 3, "the other files have no key of the batch"
 
 
-def test_a_share_is_planned_again_behind_the_commit_of_another(spread_lake: TestLake, tasks: TasksHere) -> None:
+def test_a_share_is_planned_again_behind_the_commit_of_another(spread_lake: TestLake, tasks_here: TasksHere) -> None:
     for number in range(20):
         spread_lake.build.create(ITEMS, {"id": number, "v": "first"})
     spread_lake.build.seal()
     spread_lake.merge_well()
-    jobs = tasks.jobs
+    jobs = tasks_here.jobs
 
     def delete_all() -> None:
-        tasks.before_commit = lambda: None
+        tasks_here.before_commit = lambda: None
         RustTable(str(spread_lake.table(ITEMS).local)).delete()
 
-    tasks.before_commit = delete_all
+    tasks_here.before_commit = delete_all
     for number in range(10):
         spread_lake.build.update(ITEMS, {"id": number, "v": "second"})
     spread_lake.build.seal()
     spread_lake.merge_well()
-    assert tasks.jobs == jobs + 2
+    assert tasks_here.jobs == jobs + 2
     assert _items(spread_lake) == dict.fromkeys(range(10), "second")
 
 
-def test_a_changed_file_stops_the_table_by_name(spread_lake: TestLake, tasks: TasksHere) -> None:
+def test_a_changed_file_stops_the_table_by_name(spread_lake: TestLake, tasks_here: TasksHere) -> None:
     spread_lake.build.chunk(ITEMS, [{"id": number, "v": "x"} for number in range(50)])
     manifest = spread_lake.build.seal()
     storage = spread_lake.staging.storage

@@ -1,4 +1,4 @@
-"""The tasks of a share that is spread over executors (`spread`): each has dblog, and of the driver `SpreadWork` alone.
+"""The tasks of a share that executors carry (`write_spread`). A task has dblog, and of the driver only `SpreadWork`.
 
   `split`: a part of the staged rows, or a file of the table -> its events, or its keys, by buckets of keys
   `plan`: the events and the keys of a bucket -> the last row of each key -> rows that go, files of rows that come
@@ -281,8 +281,9 @@ class _Waiting:
         for bucket, kind, first, last, content in zip(*columns, strict=True):
             rows = pa.ipc.open_stream(content.as_buffer()).read_all()
             of_kind = self.events if kind.as_py() == EVENTS else self.keys
-            held = _Content(first.as_py(), last.as_py(), rows.nbytes, self.hold(rows))
-            of_kind.setdefault(bucket.as_py(), []).append(held)
+            content_rows = self.hold(rows)
+            waiting = _Content(first.as_py(), last.as_py(), rows.nbytes, content_rows)
+            of_kind.setdefault(bucket.as_py(), []).append(waiting)
 
     def hold(self, rows: pa.Table) -> Any:
         """What `_Content` has of them."""
@@ -290,8 +291,8 @@ class _Waiting:
         return rows if self._size <= IN_MEMORY else self._spool.write(rows)
 
     def read(self, content: _Content) -> pa.Table:
-        held = content.held
-        return held if isinstance(held, pa.Table) else self._spool.read(held)
+        rows = content.rows
+        return rows if isinstance(rows, pa.Table) else self._spool.read(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +302,7 @@ class _Content:
     first: int
     last: int
     nbytes: int
-    held: Any
+    rows: Any
 
 
 def _index_of(work: SpreadWork, table: OpenTable, shape: Shape, keys: list[_Content], waiting: _Waiting) -> KeyIndex:

@@ -1,0 +1,1 @@
+"""Shares of a merge that executors carry, by buckets of keys."""
