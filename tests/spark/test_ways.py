@@ -16,7 +16,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from dblog_core.delta_writer.keys import key_index
-from dblog_core.delta_writer.rewriting import copy_on_write
 from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
@@ -256,22 +255,6 @@ def test_a_table_without_vectors_needs_no_merge_either(lake: TestLake) -> None:
     assert rows.to_pylist() == [{"id": 1, "v": "b"}]
     status = read_status(lake.location)
     assert status is not None and status.tables[str(T.table)].merge_because is None
-
-
-def test_files_that_are_too_large_to_copy_are_sparks(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.marks = True
-    lake.vectors = False
-    lake.build.create(T, {"id": 0, "v": "stays"})
-    for v in ("a", "b", "c"):
-        lake.build.create(T, {"id": 1, "v": v}) if v == "a" else lake.build.update(T, {"id": 1, "v": v})
-        lake.build.seal()
-        monkeypatch.setattr(copy_on_write, "MOST_BYTES", 100 if v == "b" else 1 << 20)
-        lake.merge_well()
-        operation, engine = _operation(lake)
-        assert (operation, engine == "dblog") == ("MERGE", v != "b")
-    assert lake.rows(T) == [{"id": 0, "v": "stays"}, {"id": 1, "v": "c"}]
-    status = read_status(lake.location)
-    assert status is not None and status.tables[str(T.table)].merge_because is None, "the next batch is tried again"
 
 
 def test_vectors_that_are_switched_off_are_written_no_more(lake: TestLake) -> None:

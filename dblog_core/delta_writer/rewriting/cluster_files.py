@@ -12,6 +12,7 @@ another partition share no key.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,10 +21,13 @@ from dblog_core.delta_writer.rewriting.key_overlap import KeyRange, Overlap, cho
 from dblog_core.delta_writer.rewriting.ordered_rewrite import MOST_ROWS, OrderedRewrite
 from dblog_core.delta_writer.rewriting.purge_files import dead_share
 from dblog_core.delta_writer.rewriting.rewrite import (
+    FileRewrite,
+    Rewrite,
     Source,
     by_partition,
     commit_rewritten,
     order_of,
+    plan_rewrite,
     sources_of,
 )
 from dblog_core.delta_writer.shape import Shape
@@ -35,7 +39,7 @@ TARGET = 24 << 20
 TOGETHER = 256 << 20
 """Bytes that are put in order at once."""
 LARGEST = 512 << 20
-"""Bytes of a file beyond which Spark puts it in order."""
+"""Bytes of a file beyond which it becomes several before it is put in order together with others."""
 _ATTEMPTS = 3
 
 
@@ -66,7 +70,7 @@ def limit_of(table: OpenTable) -> int:
 
 
 def is_large(live: LiveFile) -> bool:
-    """Whether a file is too large to be put in order here, together with another one of as many rows."""
+    """Whether a file is too large to be put in order together with another one of as many rows."""
     return live.size > LARGEST or (live.rows or 0) > MOST_ROWS // 2
 
 
@@ -77,9 +81,10 @@ def plan_cluster(
     without: Collection[str] = (),
     target: int = TARGET,
     together: int = TOGETHER,
-) -> OrderedRewrite | None:
+) -> FileRewrite | None:
     """The rewrite of the files that share most keys; None where files do not share more than they may. `times`: as many
-    keys may be shared; `without`: files, by path, that were found not to be worth it."""
+    keys may be shared; `without`: files, by path, that were found not to be worth it. Where only a file is left that is
+    too large, it becomes several first."""
     shape = table.shape()
     order = order_of(table)
     bounded = _bounded_columns(table, shape, order)
@@ -102,7 +107,7 @@ def _plan_files(
     without: Collection[str],
     target: int,
     together: int,
-) -> OrderedRewrite | None:
+) -> FileRewrite | None:
     """As `plan_cluster`, for these files."""
     ranges = _ranges(table, live_files, [shape[name].physical for name in bounded])
     overlap = Overlap(list(ranges.values()))
@@ -112,7 +117,7 @@ def _plan_files(
     not_first = {i for i, live in enumerate(live_files) if live.path in without}
     numbers = choose_files(overlap, fits, least=2 * target, together=together, without=not_first)
     if not numbers:
-        return None
+        return _plan_split(table, live_files, overlap)
     return OrderedRewrite(
         table.files,
         sources_of(table, [live_files[i] for i in numbers]),
@@ -125,6 +130,17 @@ def _plan_files(
         target,
         table.new_id,
     )
+
+
+def _plan_split(table: OpenTable, live_files: Sequence[LiveFile], overlap: Overlap) -> Rewrite | None:
+    """The rewrite of the large file that shares most keys with others as files that are not large; None: there is
+    none. A row that is too large itself stays in its file."""
+    large = [i for i, live in enumerate(live_files) if is_large(live) and live.rows != 1]
+    sharing = [i for i in large if overlap.shared[i] > overlap.sizes[i]]
+    if not sharing:
+        return None
+    live = live_files[max(sharing, key=lambda i: float(overlap.shared[i]))]
+    return replace(plan_rewrite(table, [live]), largest=LARGEST // 4, most_rows=MOST_ROWS // 4)
 
 
 def _bounded_columns(table: OpenTable, shape: Shape, order: Sequence[str]) -> tuple[str, ...]:

@@ -12,14 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from dblog_core.delta_writer.data_file import StoredFile
-from dblog_core.delta_writer.features import BatchRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source, by_partition
 
-MOST_BYTES = 2 << 30
-"""Of files that a change touches; Spark's executors copy more at once."""
-_MOST_FILE_BYTES = 512 << 20
-"""Of one file: the new one is in memory, compressed, until it is written."""
 _SMALL = 16 << 20
 _TOGETHER = 32 << 20
 """Bytes of small files that become one."""
@@ -33,11 +28,7 @@ Copies = dict[bytes, tuple[StoredFile, ...]]
 
 def copy_files(table: OpenTable, touched: Sequence[Source], copies: Copies) -> list[StoredFile]:
     """Writes what is left of the touched files; every one of them has a row that stays. `copies`: of earlier plans of
-    the change, and then of this one.
-
-    Raises BatchRefused where they are too large for this process.
-    """
-    _check_sizes(table, touched)
+    the change, and then of this one."""
     groups = list(_group(touched))
     plans = [_digest(table, group) for group in groups]
     key_bytes = 0
@@ -50,17 +41,6 @@ def copy_files(table: OpenTable, touched: Sequence[Source], copies: Copies) -> l
             copies[plan] = files if key_bytes <= _KEY_BYTES else tuple(replace(file, keys=None) for file in files)
             copied += copies[plan]
     return copied
-
-
-def _check_sizes(table: OpenTable, touched: Sequence[Source]) -> None:
-    total = sum(source.live.size for source in touched)
-    largest = max((source.live.size for source in touched), default=0)
-    if total > MOST_BYTES or largest > _MOST_FILE_BYTES:
-        raise BatchRefused(
-            f"it changes rows of files of {total >> 20:,} MiB, and the table has no deletion vectors",
-            where=str(table.files),
-            fix="Spark writes them",
-        )
 
 
 def _group(touched: Sequence[Source]) -> Iterator[list[Source]]:
@@ -93,4 +73,6 @@ def _copy(table: OpenTable, group: Sequence[Source], before: Sequence[StoredFile
         return tuple(before)
     metadata = table.snapshot.metadata
     shape = table.shape().with_tracking()
-    return Rewrite(table.files, tuple(group), shape, metadata, table.keys, (), table.new_id()).carry_out().files
+    files, keys = table.files, table.keys
+    plan = Rewrite(files, tuple(group), shape, metadata, keys, (), table.new_id, keeps_places=False)
+    return plan.carry_out().files

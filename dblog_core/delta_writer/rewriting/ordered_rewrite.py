@@ -22,7 +22,7 @@ from dblog_core.delta_writer.data_file import FileWriter, StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.key_overlap import KeyRange, ends_of, is_worth
-from dblog_core.delta_writer.rewriting.rewrite import Rewritten, Source, cannot_rewrite
+from dblog_core.delta_writer.rewriting.rewrite import INDEXED_BYTES, Rewritten, Source, cannot_rewrite
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import Ends, bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
@@ -35,8 +35,6 @@ MOST_ROWS = 5_000_000
 """Of all files together: the index takes them in with the commit, half a second a million, and the table waits."""
 _KEY_BYTES = 256 << 20
 """Of all keys, decoded, while rows get their places: there are two copies of them."""
-_INDEXED_BYTES = 64 << 20
-"""Of keys that wait for the commit; those of more files are read when the index next needs them."""
 _GROUPS = 8
 """Row groups of a new file, about."""
 _UP = 0.45
@@ -154,7 +152,7 @@ class OrderedRewrite:
                 file = writer.file()
                 self.files.create_new(file.name, file.data)
                 key_bytes += file.rows.nbytes
-                yield replace(file.stored, keys=file.rows if key_bytes <= _INDEXED_BYTES else None)
+                yield replace(file.stored, keys=file.rows if key_bytes <= INDEXED_BYTES else None)
 
     def _is_whole(self, size: int, count: int, left: int) -> bool:
         """Whether a file has as many rows as those that follow will have. `left`: the rows for all of these."""

@@ -13,33 +13,29 @@ from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten,
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import stored_count
 
-LARGEST = 512 << 20
-"""Bytes of a file beyond which Spark writes it again: the new one is in memory, compressed, until it is written."""
 _ATTEMPTS = 3
 
 
-def purge_file(table: OpenTable, *, share: float = 0.0, only_deleted: bool = False, largest: int = LARGEST) -> bool:
+def purge_file(table: OpenTable, *, share: float = 0.0, only_deleted: bool = False) -> bool:
     """Writes one file again of whose rows more than the `share` are dead; False where there is none, or others replace
     it all the time meanwhile. `only_deleted`: one of which a row may have been deleted."""
     for _ in range(_ATTEMPTS):
         table.refresh()
         among = with_deleted(table) if only_deleted else None
-        if (rewrite := plan_purge(table, share=share, largest=largest, among=among)) is None:
+        if (rewrite := plan_purge(table, share=share, among=among)) is None:
             return False
         if commit_rewritten(table, rewrite.carry_out()):
             return True
     return False
 
 
-def plan_purge(
-    table: OpenTable, *, share: float = 0.0, largest: int = LARGEST, among: Collection[str] | None = None
-) -> Rewrite | None:
+def plan_purge(table: OpenTable, *, share: float = 0.0, among: Collection[str] | None = None) -> Rewrite | None:
     """The rewrite of the file with the largest share of dead rows; None where no file has more than `share`. `among`:
     the files to choose from, by path; None: all."""
     chosen = {
         live.path: marked_share
         for live in table.snapshot.files.values()
-        if live.vector is not None and live.size <= largest and (among is None or live.path in among)
+        if live.vector is not None and (among is None or live.path in among)
         if (marked_share := dead_share(table, live)) > share
     }
     worst = max(chosen, key=lambda path: chosen[path], default=None)

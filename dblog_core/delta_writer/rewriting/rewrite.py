@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -37,8 +37,13 @@ from dblog_core.rows.chunked_columns import take_rows
 _ATTEMPTS = 20  # at a table that others write meanwhile
 _GROUP_BYTES = 64 << 20
 """Of rows, decoded, that are gathered for one row group of the new file."""
+_GROUP_ROWS = 1 << 20
 _ORDERED_BYTES = 512 << 20
 """Of rows, decoded, beyond which they keep the order that they have: a column of text of 2 GiB cannot be sorted."""
+LARGEST_FILE = 256 << 20
+"""Bytes of a new file, about: it is in memory, compressed, until it is written. Of a larger one several are made."""
+INDEXED_BYTES = 64 << 20
+"""Of keys that wait for the commit; those of more files are read when the index next needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,8 @@ class Rewrite:
     """A plan for files of one partition. `shape`: with all that tracked rows keep; `order`: the columns by which the
     rows of the new file are ordered, all at once in memory; none, or where they are too large: they stay in their
     order, and a few of them are in memory. `change`: what becomes of some rows on the way, as many and in the same
-    order."""
+    order. A new file ends behind `largest` bytes or `most_rows` rows; `keeps_places`: whether it is wanted where each
+    row is then."""
 
     files: TableFiles
     sources: tuple[Source, ...]
@@ -107,34 +113,51 @@ class Rewrite:
     metadata: Json
     keys: tuple[str, ...]
     order: tuple[str, ...]
-    name: uuid.UUID
+    new_id: Callable[[], uuid.UUID]
     change: Callable[[pa.Table], pa.Table] = lambda rows: rows
+    largest: int = field(default_factory=lambda: LARGEST_FILE)
+    most_rows: int | None = None
+    keeps_places: bool = True
 
     def carry_out(self, check: Callable[[], None] = lambda: None) -> Rewritten:
-        """Writes the new file."""
+        """Writes the new files: one, or several where one would be too large."""
         try:
             return self._write(check)
         except (pa.ArrowException, MemoryError) as error:
             raise cannot_rewrite(self.files, error) from error
 
     def _write(self, check: Callable[[], None]) -> Rewritten:
-        configuration = self.metadata.get("configuration") or {}
         places: dict[str, Rows] = {}
-        files: tuple[StoredFile, ...] = ()
+        ordered = self._read_ordered(places) if self.order else None
+        parts = self._read_as_is(places, check) if ordered is None else iter([ordered] if len(ordered) else [])
+        return Rewritten(self.sources, tuple(self._write_files(parts)), places, self.metadata)
+
+    def _write_files(self, parts: Iterator[pa.Table]) -> Iterator[StoredFile]:
+        """`parts`: rows, of which none is empty."""
+        configuration = self.metadata.get("configuration") or {}
         where = str(self.files)
         partition = self.sources[0].partition
-        writing = FileWriter(self.shape, configuration, self.name, where=where, kept=self.keys, partition=partition)
-        with writing as writer:
-            count = self._write_ordered(writer, places) if self.order else None
-            if count is None:
-                count = self._write_as_is(writer, places, check)
-        if count:
+        key_bytes = 0
+        for first in parts:
+            name = self.new_id()
+            with FileWriter(
+                self.shape, configuration, name, where=where, kept=self.keys, partition=partition
+            ) as writer:
+                writer.write(first)
+                count = len(first)
+                while self._has_room(writer.size, count) and (rows := next(parts, None)) is not None:
+                    writer.write(rows)
+                    count += len(rows)
             file = writer.file()
             self.files.create_new(file.name, file.data)
-            files = (file.stored,)
-        return Rewritten(self.sources, files, places, self.metadata)
+            key_bytes += file.rows.nbytes
+            yield replace(file.stored, keys=file.rows if key_bytes <= INDEXED_BYTES else None)
 
-    def _write_as_is(self, writer: FileWriter, places: dict[str, Rows], check: Callable[[], None]) -> int:
+    def _has_room(self, size: int, count: int) -> bool:
+        return size < self.largest and (self.most_rows is None or count < self.most_rows)
+
+    def _read_as_is(self, places: dict[str, Rows], check: Callable[[], None]) -> Iterator[pa.Table]:
+        """The living rows in their order, in parts of a size for a row group."""
         count = 0
         waiting: list[pa.Table] = []
         for source in self.sources:
@@ -142,19 +165,19 @@ class Rewrite:
             for rows, alive in self._stretches(source):
                 check()
                 chosen = rows.filter(pa.array(alive))
-                numbers.append(np.where(alive, count + np.cumsum(alive) - 1, -1))
+                if self.keeps_places:
+                    numbers.append(np.where(alive, count + np.cumsum(alive) - 1, -1))
                 count += len(chosen)
                 waiting.append(chosen)
-                if sum(part.nbytes for part in waiting) >= _GROUP_BYTES:
-                    writer.write(pa.concat_tables(waiting))
+                if sum(part.nbytes for part in waiting) >= _GROUP_BYTES or sum(map(len, waiting)) >= _GROUP_ROWS:
+                    yield pa.concat_tables(waiting)
                     waiting.clear()
             places[source.live.path] = concatenate(numbers)
         if sum(map(len, waiting)):
-            writer.write(pa.concat_tables(waiting))
-        return count
+            yield pa.concat_tables(waiting)
 
-    def _write_ordered(self, writer: FileWriter, places: dict[str, Rows]) -> int | None:
-        """How many rows were written; None, and nothing, where they take too much memory for it."""
+    def _read_ordered(self, places: dict[str, Rows]) -> pa.Table | None:
+        """The living rows in the wanted order; None, and no places, where they take too much memory for it."""
         parts = [pa.table({column.name: pa.array([], column.type) for column in self.shape})]
         flags = {source.live.path: list[Flags]() for source in self.sources}
         size = 0
@@ -164,14 +187,10 @@ class Rewrite:
                 flags[source.live.path].append(alive)
                 if (size := size + parts[-1].nbytes) > _ORDERED_BYTES:
                     return None
-        count = sum(map(len, parts))
-        if not count:
-            places.update({path: np.full(sum(map(len, stretches)), -1) for path, stretches in flags.items()})
-            return 0
         order_columns = pa.concat_tables([part.select(list(self.order)) for part in parts])
         by_key = pc.sort_indices(order_columns, sort_keys=[(name, "ascending") for name in self.order])
-        ranks = np.empty(count, np.int64)
-        ranks[np.asarray(by_key)] = np.arange(count)
+        ranks = np.empty(len(by_key), np.int64)
+        ranks[np.asarray(by_key)] = np.arange(len(by_key))
         begin = 0
         for path, stretches in flags.items():
             alive = np.concatenate([np.empty(0, np.bool_), *stretches])
@@ -179,8 +198,7 @@ class Rewrite:
             places[path] = np.full(len(alive), -1)
             places[path][alive] = ranks[begin:end]
             begin = end
-        writer.write(take_rows(parts, by_key))
-        return count
+        return take_rows(parts, by_key) if len(by_key) else parts[0]
 
     def _stretches(self, source: Source) -> Iterator[tuple[pa.Table, Flags]]:
         """The rows of a source, and which of them live."""
@@ -199,7 +217,7 @@ def plan_rewrite(table: OpenTable, chosen: Sequence[LiveFile], *, order: Sequenc
     """The plan for these files of the table's snapshot, all of one partition."""
     shape = table.shape().with_tracking()
     metadata = table.snapshot.metadata
-    return Rewrite(table.files, sources_of(table, chosen), shape, metadata, table.keys, tuple(order), table.new_id())
+    return Rewrite(table.files, sources_of(table, chosen), shape, metadata, table.keys, tuple(order), table.new_id)
 
 
 def partition_of(live: LiveFile) -> Partition:

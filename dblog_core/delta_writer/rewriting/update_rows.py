@@ -17,7 +17,7 @@ from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.data_file import StoredFile
-from dblog_core.delta_writer.features import CHANGE_DATA_FEED, BatchRefused, is_on, refusal
+from dblog_core.delta_writer.features import CHANGE_DATA_FEED, is_on, refusal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
 from dblog_core.delta_writer.shape import Shape
@@ -30,8 +30,6 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
-_MOST_FILE_BYTES = 512 << 20
-"""Of one file: the new one is in memory, compressed, until it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +131,6 @@ def _update_file(
         return None
     if not (count := _count_chosen(table, live, shape, update)):
         return None
-    if live.size > _MOST_FILE_BYTES:
-        raise BatchRefused(
-            f"rows change in its file {live.path} of {live.size >> 20:,} MiB",
-            where=str(table.files),
-            fix="Spark writes it",
-        )
     source = Source(live, table.dead_rows(live))
     metadata = table.snapshot.metadata
     with_tracking = shape.with_tracking()
@@ -152,7 +144,9 @@ def _update_file(
             rows = rows.set_column(rows.column_names.index(name), name, pc.if_else(chosen, value, rows[name]))
         return rows
 
-    plan = Rewrite(table.files, (source,), with_tracking, metadata, table.keys, (), table.new_id(), change)
+    plan = Rewrite(
+        table.files, (source,), with_tracking, metadata, table.keys, (), table.new_id, change, keeps_places=False
+    )
     # The keys of many rows are read when a merge needs them.
     files = tuple(replace(file, keys=None) for file in plan.carry_out(table.check).files)
     table.rewritten_bytes += sum(file.size for file in files)

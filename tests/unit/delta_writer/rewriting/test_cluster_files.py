@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from dblog_core.delta_writer import stored_rows
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import cluster_files as module
-from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite
+from dblog_core.delta_writer.rewriting import key_overlap, ordered_rewrite, rewrite
 from dblog_core.delta_writer.rewriting.cluster_files import cluster_files, plan_cluster
 from dblog_core.delta_writer.rewriting.key_overlap import Overlap
 from dblog_core.delta_writer.rewriting.ordered_rewrite import OrderedRewrite
@@ -57,7 +57,7 @@ def fill_mixed(table: Table, files: int = 4, rows: int = 100) -> OpenTable:
 
 def plan(writer: OpenTable, **options: Any) -> OrderedRewrite:
     planned = plan_cluster(writer, **{"target": TARGET, **options})
-    assert planned is not None
+    assert isinstance(planned, OrderedRewrite)
     return planned
 
 
@@ -140,7 +140,7 @@ def test_the_index_knows_the_new_places_without_reading_files(table: Table) -> N
 
 
 def test_keys_that_are_many_are_read_when_the_index_needs_them(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered_rewrite, "_INDEXED_BYTES", 1500)
+    monkeypatch.setattr(ordered_rewrite, "INDEXED_BYTES", 1500)
     writer = fill_mixed(table)
     rewritten = carry_out(writer)
     assert rewritten.files[0].keys is not None and rewritten.files[-1].keys is None
@@ -269,7 +269,7 @@ def test_only_row_groups_with_rows_of_a_part_are_read(table: Table, monkeypatch:
 
     monkeypatch.setattr(stored_rows._Opened, "read_stretches", count)
     rewritten = planned.carry_out()
-    assert rewritten is not None and len(rewritten.files) > 2
+    assert rewritten is not None and len(rewritten.files) > 1
     for source in planned.sources:
         url = writer.files.url(source.live.path)
         groups = pq.ParquetFile(table.path / source.live.path).num_row_groups
@@ -297,19 +297,28 @@ def test_files_for_which_there_is_no_room_are_left_out(table: Table, monkeypatch
     table.check()
 
 
-def test_large_files_are_left_to_spark(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_files_become_several_before_they_are_put_in_order(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files of so many rows no two could be put in order at once."""
+    monkeypatch.setattr("dblog_core.delta_writer.stored_rows._ROWS_AT_ONCE", 10)
+    monkeypatch.setattr(rewrite, "_GROUP_BYTES", 1)
     writer = fill_mixed(table)
     large = max(writer.snapshot.files.values(), key=lambda live: live.rows or 0)
     assert large.rows is not None and not module.is_large(large)
     monkeypatch.setattr(module, "MOST_ROWS", 2 * large.rows - 2)
-    assert module.is_large(large) and plan_cluster(writer, target=TARGET) is None
-    table.merge(writer, [row(k, text(k, 1), offset=10) for k in range(0, 400, 5)])
-    table.merge(writer, [row(k, text(k, 2), offset=11) for k in range(1, 400, 5)])
-    chosen = {source.live.path for source in plan(writer, target=TARGET // 2).sources}
-    assert chosen.isdisjoint(path for path, live in writer.snapshot.files.items() if module.is_large(live))
+    assert module.is_large(large)
+    split = plan_cluster(writer, target=TARGET)
+    assert split is not None and split.sources[0].live.path in writer.snapshot.files and len(split.sources) == 1
+    rewritten = split.carry_out()
+    assert rewritten is not None and len(rewritten.files) > 1
+    assert all(file.count <= module.MOST_ROWS // 2 for file in rewritten.files)
+    assert cluster_all(table, writer) > 1 and split.sources[0].live.path not in writer.snapshot.files
+
+
+def test_a_row_that_is_too_large_is_left_alone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = fill_mixed(table, rows=1)
     monkeypatch.setattr(module, "LARGEST", 100)
-    assert plan_cluster(writer, target=TARGET // 2) is None
+    monkeypatch.setattr(key_overlap.Overlap, "is_mixed", lambda overlap, times: True)
+    assert plan_cluster(writer, target=100) is None
 
 
 def test_a_file_of_dead_rows_alone_goes(table: Table) -> None:

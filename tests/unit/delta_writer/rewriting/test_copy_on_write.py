@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from dblog_core.delta_writer.features import BatchRefused
-from dblog_core.delta_writer.rewriting import copy_on_write
+from dblog_core.delta_writer.rewriting import copy_on_write, rewrite
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.delta_writer.upsert import upsert
 from tests.unit.delta_writer.tables import (
@@ -81,17 +80,17 @@ def test_keys_that_memory_has_no_room_for_are_read_from_the_copy(
         copied.check()
 
 
-@pytest.mark.parametrize("limit", ["MOST_BYTES", "_MOST_FILE_BYTES"])
-def test_what_is_too_much_for_this_process_is_sparks(
-    copied: Table, limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_left_of_a_large_file_becomes_several(copied: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dblog_core.delta_writer.stored_rows._ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(rewrite, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(rewrite, "LARGEST_FILE", 1)
     writer = fill_table(copied)
-    monkeypatch.setattr(copy_on_write, limit, 100)
-    with pytest.raises(BatchRefused, match="no deletion vectors"):
-        upsert(writer, copied.changes([row(3, "new", offset=2)]), APP, 3)
-    assert newest(copied.path) == 2
-    done = upsert(writer, copied.changes([row(300, "new", offset=2)]), APP, 3)
-    assert done.inserted == 1, "rows that are new touch no file"
+    before = len(writer.snapshot.files)
+    copied.merge(writer, [row(3, "new", offset=2)])
+    assert len(added(copied, newest(copied.path))) > before
+    copied.check()
+    copied.merge(writer, [row(3, "newer", offset=3)], [row(4), row(70)])
+    copied.check()
 
 
 def test_vectors_of_before_stay_until_their_file_is_written_again(copied: Table) -> None:

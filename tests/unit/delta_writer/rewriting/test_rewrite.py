@@ -237,8 +237,20 @@ def test_the_worst_file_is_purged_first_and_each_by_its_share(table: Table) -> N
     assert len(writer.snapshot.files) == 3
 
 
-def test_a_file_beyond_the_room_is_left_alone(table: Table) -> None:
-    assert not purge_file(fill_files(table), largest=100)
+def test_a_file_that_is_too_large_for_memory_becomes_several(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dblog_core.delta_writer.stored_rows._ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(rewrite, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(rewrite, "LARGEST_FILE", 1)
+    monkeypatch.setattr(rewrite, "INDEXED_BYTES", 1)
+    writer = fill_files(table)
+    rewritten = carry_out(writer, "purge")
+    assert len(rewritten.files) == 9 and sum(file.count for file in rewritten.files) == 40
+    assert all(file.keys is None for file in rewritten.files)
+    change_on(table, writer)
+    assert commit_rewritten(writer, rewritten)
+    table.check()
+    table.merge(writer, [row(k, "after", offset=8) for k in range(0, 180, 4)])
+    table.check()
 
 
 def test_a_file_of_many_stretches_keeps_its_order(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +290,6 @@ def test_what_cannot_be_sorted_is_an_error_of_the_lake(table: Table, monkeypatch
         raise pa.ArrowInvalid("offset overflow while concatenating arrays")
 
     planned = plan(fill_files(table), "join")
-    monkeypatch.setattr(Rewrite, "_write_ordered", fail)
+    monkeypatch.setattr(Rewrite, "_read_ordered", fail)
     with pytest.raises(LakeError, match="offset overflow"):
         planned.carry_out()

@@ -9,8 +9,8 @@ import pytest
 
 from dblog_core.delta_writer.altering.alterations import AddColumn, SetProperties, WidenColumn
 from dblog_core.delta_writer.altering.altered_table import AlteredTable
-from dblog_core.delta_writer.features import BatchRefused, TableRefused
-from dblog_core.delta_writer.rewriting import update_rows as module
+from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.rewriting import rewrite
 from dblog_core.delta_writer.rewriting.update_rows import update_beyond, update_older, update_rows
 from dblog_core.errors import LeaseLost, StagingUnavailable
 from dblog_core.storage.location import Location
@@ -141,12 +141,17 @@ def test_a_lease_that_is_lost_changes_nothing(table: Table) -> None:
     table.check()
 
 
-def test_a_file_that_is_too_large_for_this_process_is_sparks(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = newest(table.path)
-    monkeypatch.setattr(module, "_MOST_FILE_BYTES", 100)
-    with pytest.raises(BatchRefused, match="rows change in its file"):
-        update_rows(table.writer(), FILL, "app", 5)
-    assert newest(table.path) == before
+def test_a_large_file_becomes_several(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dblog_core.delta_writer.stored_rows._ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(rewrite, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(rewrite, "LARGEST_FILE", 1)
+    before = len(live_files(table))
+    update_rows(table.writer(), FILL, "app", 5)
+    assert len(live_files(table)) > before
+    fill_model(table)
+    table.check()
+    table.merge(table.writer(), [row(key, "after", offset=20) for key in range(0, 40, 3)])
+    table.check()
 
 
 def test_a_tracked_row_keeps_its_id_and_has_the_version_of_its_change(tmp_path: Path) -> None:
