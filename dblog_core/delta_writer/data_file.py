@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dblog_core.delta_writer.partitions import Partition
@@ -16,6 +17,7 @@ from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.delta_writer.statistics import FileStatistics
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
+from dblog_core.rows.variant_encoding import VARIANT, join_parts
 
 _CODECS = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _ROW_GROUP = 1 << 20  # rows
@@ -160,6 +162,10 @@ def _values(rows: pa.Table, column: DeltaColumn, where: str) -> pa.ChunkedArray:
     values = rows[column.name]
     if values.null_count and not column.nullable:
         raise _misfit(f"column {column.name} takes no NULL, and a row has one", where)
+    if column.type == VARIANT == values.type:  # where they were made of NULL, their parts are NULL too
+        return pa.chunked_array(
+            [join_parts(pc.struct_field(c, 0), pc.struct_field(c, 1), c.is_null()) for c in values.chunks], VARIANT
+        )
     try:
         return values if values.type == column.type else values.cast(column.type)
     except pa.ArrowException as error:

@@ -38,7 +38,8 @@ _READABLE = frozenset(
         "typeWidening",
         "v2Checkpoint",  # such checkpoints are read; one of the classic form is as good
         "vacuumProtocolCheck",
-        "variantType",  # delta-rs adds it to any table that it alters; a writer refuses a column of the type
+        "variantType",  # the parts of values are carried as they are; shredded ones need a feature of their own
+        "variantType-preview",
     }
 )
 _PROTECTION = "checkpointProtection"

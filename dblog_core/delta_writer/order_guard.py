@@ -19,6 +19,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import rows_at
 from dblog_core.errors import LakeError
+from dblog_core.rows.variant_encoding import VARIANT
 
 Flags = npt.NDArray[np.bool_]
 
@@ -94,7 +95,12 @@ def find_equal(
 
 
 def equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Flags:
-    """NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0, as in Spark; nested values equal nothing."""
+    """NULL equals NULL, NaN equals NaN, and 0.0 equals -0.0, as in Spark; VARIANTs are equal where their parts are, and
+    other nested values equal nothing."""
+    if left.type == VARIANT:
+        # Those of a NULL are NULL too.
+        value, metadata = (equal_values(pc.struct_field(left, i), pc.struct_field(right, i)) for i in (0, 1))
+        return value & metadata
     if pa.types.is_nested(left.type):
         return np.zeros(len(left), np.bool_)
     equal = pc.equal(left, right)

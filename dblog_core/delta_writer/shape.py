@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from dblog_core.delta_writer.features import check_column, refusal
 from dblog_core.interfaces import Json
+from dblog_core.rows.variant_encoding import VARIANT
 
 _SIMPLE: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -33,9 +34,8 @@ _SIMPLE: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    "variant": VARIANT,
 }
-VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary())])
-"""What data files have in a column of the type VARIANT."""
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
@@ -153,22 +153,15 @@ def _tracking(configuration: Mapping[str, str], where: str) -> Iterator[DeltaCol
 
 
 def readable_shape_of(metadata: Json, names: Collection[str], where: str) -> Shape:
-    """The columns of these names, for who reads them alone: a VARIANT is a struct of its two parts. Raises TableRefused
-    for one that this package does not read."""
+    """The columns of these names, for who reads them alone. Raises TableRefused for one that this package does not
+    read."""
     mode = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
     fields = [field for field in orjson.loads(metadata["schemaString"])["fields"] if field["name"] in names]
     # What a writer must make or check is no matter for a reader.
     bare = ({**field, "metadata": _only_mapping(field.get("metadata") or {})} for field in fields)
     partitions = metadata.get("partitionColumns") or ()
-    columns = tuple(_readable_column(field, mode != "none", partitions, where) for field in bare)
+    columns = tuple(_column(field, mode != "none", partitions, where) for field in bare)
     return Shape(columns, by_id=mode == "id")
-
-
-def _readable_column(schema_field: Json, mapped: bool, partitions: Collection[str], where: str) -> DeltaColumn:
-    if schema_field["type"] != "variant":
-        return _column(schema_field, mapped, partitions, where)
-    about = _column({**schema_field, "type": "binary"}, mapped, partitions, where)
-    return replace(about, field=about.field.with_type(VARIANT))
 
 
 def column_names(metadata: Json) -> list[str]:

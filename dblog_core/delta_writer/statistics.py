@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.shape import DeltaColumn, Shape, Stands
 from dblog_core.interfaces import Json
+from dblog_core.rows.variant_encoding import VARIANT
 
 PREFIX = 32
 """Characters of a text that its bounds have."""
@@ -77,9 +78,9 @@ def _join_ends(one: Ends, other: Ends) -> Ends:
 
 def columns_with_statistics(shape: Shape, configuration: Mapping[str, str]) -> list[DeltaColumn]:
     """The columns that have statistics: those that the table names, or its first ones. Nested ones have none, nor those
-    that the log has whole, or that no reader knows."""
+    that the log has whole, or that no reader knows; VARIANTs have a count of NULLs."""
     in_files = [column for column in shape if column.stands is Stands.IN_FILES]
-    simple = [column for column in in_files if not pa.types.is_nested(column.type)]
+    simple = [column for column in in_files if column.type == VARIANT or not pa.types.is_nested(column.type)]
     if named := configuration.get("delta.dataSkippingStatsColumns"):
         chosen = {name.strip().strip("`") for name in named.split(",")}
         return [column for column in simple if column.name in chosen]

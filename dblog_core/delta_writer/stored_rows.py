@@ -19,6 +19,7 @@ from dblog_core.delta_writer.partitions import read_value
 from dblog_core.delta_writer.shape import DeltaColumn, Shape, Stands
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.errors import LakeError
+from dblog_core.rows.variant_encoding import VARIANT, join_parts
 
 _FIELD_ID = b"PARQUET:field_id"
 _OLD_CALENDARS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
@@ -205,11 +206,25 @@ class _Opened:
         if (name := self.stored.get(column.name)) is None:
             return pa.chunked_array([pa.nulls(count, column.type)])
         values = rows[name]
+        if column.type == VARIANT:
+            return self._variants(values, column)
         try:
             return values if values.type == column.type else values.cast(column.type)
         except pa.ArrowException as error:
             what = f"column {column.name} of file {self.where} is {values.type}, and {column.type} in the table"
             raise refusal(self.where, what) from error
+
+    def _variants(self, values: pa.ChunkedArray, column: DeltaColumn) -> pa.ChunkedArray:
+        """The parts of VARIANTs, in the order that we write them in."""
+        names = [field.name for field in VARIANT]
+        have = values.type
+        if not pa.types.is_struct(have) or sorted(field.name for field in have) != sorted(names):
+            raise refusal(self.where, f"column {column.name} of file {self.where} has shredded VARIANTs: {have}")
+        value, metadata = names
+        return pa.chunked_array(
+            [join_parts(pc.struct_field(c, value), pc.struct_field(c, metadata), c.is_null()) for c in values.chunks],
+            VARIANT,
+        )
 
     def _default(self, stands: Stands, begin: int, count: int) -> pa.Array:
         first_id = self.live.add.get("baseRowId")

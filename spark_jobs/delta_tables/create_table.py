@@ -34,8 +34,7 @@ def is_place_empty(table: Location) -> bool:
 
 
 def create_table(table: Location, shape: StructType, properties: Mapping[str, str]) -> bool:
-    """Makes an empty table of this shape, without a feature that it does not need; False if there is one already. No
-    column is a VARIANT."""
+    """Makes an empty table of this shape, without a feature that it does not need; False if there is one already."""
     now = time.time_ns() // 1_000_000
     info = commit_info("CREATE TABLE", {}, read_version=-1, mark=COMMIT_MARK, now_ms=now, txn_id=uuid.uuid4())
     del info["commitInfo"]["readVersion"]  # there was none

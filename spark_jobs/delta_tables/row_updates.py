@@ -4,7 +4,7 @@ what the table has. Both commit as the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,17 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.update_rows import RowUpdate, update_beyond, update_older, update_rows
+from dblog_core.delta_writer.rewriting.update_rows import (
+    RowUpdate,
+    fill_variants,
+    update_beyond,
+    update_older,
+    update_rows,
+)
+from dblog_core.lake.json_variants import variant_name
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model import column_defaults
 from dblog_core.model.schema import Column, TableSchema
@@ -41,7 +49,7 @@ class RowUpdates:
             filled = F.lit(value).cast(spark_type(column.type))
             table.update(F.col(OFFSET) < offset, {quote(column.name): filled})
 
-        update = update_older(offset, {column.name: column_defaults.scalar(value, column)})
+        update = update_older(OFFSET, offset, {column.name: column_defaults.scalar(value, column)})
         self._update(update, app, offset, by_spark)
 
     def disown(self, merged: int, app: str, number: int) -> None:
@@ -50,17 +58,29 @@ class RowUpdates:
         def by_spark(table: DeltaTable) -> None:
             table.update(F.col(OFFSET).isNull() | (F.col(OFFSET) > merged), {OFFSET: F.lit(0).cast("long")})
 
-        self._update(update_beyond(merged, {OFFSET: pa.scalar(0, pa.int64())}), app, number, by_spark)
+        self._update(update_beyond(OFFSET, merged, {OFFSET: pa.scalar(0, pa.int64())}), app, number, by_spark)
+
+    def fill_variants(self, columns: Sequence[str]) -> None:
+        """Rows get the VARIANTs of these JSON columns that they lack."""
+        self.check()
+        table = self._open()
+        self._note(table, update_rows(table, fill_variants({name: variant_name(name) for name in columns})))
 
     def _update(self, update: RowUpdate, app: str, number: int, by_spark: Callable[[DeltaTable], None]) -> None:
         self.check()
-        table = OpenTable(self.path, self.schema.key, order=OFFSET, mark=COMMIT_MARK, check=self.check)
+        table = self._open()
         try:
             done = update_rows(table, update, app, number)
         except TableRefused:
             with transaction(self.spark, app, number):
                 by_spark(DeltaTable.forPath(self.spark, str(self.path)))
             return
+        self._note(table, done)
+
+    def _open(self) -> OpenTable:
+        return OpenTable(self.path, self.schema.key, order=OFFSET, mark=COMMIT_MARK, check=self.check)
+
+    def _note(self, table: OpenTable, done: Upserted) -> None:
         if not done.already:
             log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
             if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):

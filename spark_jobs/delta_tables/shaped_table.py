@@ -16,6 +16,7 @@ from dblog_core.delta_writer.altering.alterations import (
     FIRST,
     AddColumn,
     Change,
+    CommentColumn,
     DropColumns,
     RenameColumn,
     SetProperties,
@@ -121,10 +122,13 @@ def statements(table: str, changes: Iterable[Change]) -> Iterator[str]:
     """The changes as Spark makes them, in their order. `table`: its name in SQL."""
     for change in changes:
         match change:
-            case AddColumn(name, kind, after):
+            case AddColumn(name, kind, after, comment):
                 yield from _features(table, kind)
                 place = "" if after is None else " FIRST" if after == FIRST else f" AFTER {quote(after)}"
-                yield f"ALTER TABLE {table} ADD COLUMNS ({quote(name)} {_sql_type(kind)}{place})"
+                about = "" if comment is None else f" COMMENT {_literal(comment)}"
+                yield f"ALTER TABLE {table} ADD COLUMNS ({quote(name)} {_sql_type(kind)}{about}{place})"
+            case CommentColumn(name, comment):
+                yield f"ALTER TABLE {table} ALTER COLUMN {quote(name)} COMMENT {_literal(comment)}"
             case DropColumns(names):
                 yield f"ALTER TABLE {table} DROP COLUMNS ({', '.join(map(quote, names))})"
             case RenameColumn(path, name):

@@ -1,25 +1,25 @@
 """The VARIANT columns of lake tables: NAME_variant, beside the text NAME of a column that is JSON at the source.
 
-Each is always `try_parse_json` of its text, since every statement that writes the text writes both. Where one is added
-to a table that has rows, one UPDATE fills it; only then it gets its comment. So a run that finds it without the comment
-knows that an earlier one has died in between, and fills it: nothing is filled twice, and nothing is left out.
+Each is always what `rows.variant_encoding` makes of its text: a commit that writes the text writes both. Where one is
+added to a table that has rows, one update fills it; only then it gets its comment. So a run that finds it without the
+comment knows that an earlier one has died in between, and fills it: nothing is filled twice, and nothing is left out.
 
 No staged type becomes a VARIANT: a column of this type with such a name is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from dblog_core.delta_writer.altering.alterations import AddColumn, Change
 from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns, name_taken, variant_name
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
-from spark_jobs.delta_tables.column_types import quote
 
 METADATA = {"comment": COMMENT}
 
@@ -98,18 +98,10 @@ def plan(have: t.StructType, schema: TableSchema, *, is_wanted: bool, going: Seq
     return Plan(add, (*add, *unfilled), tuple(v for n, v in by_text.items() if n not in stay))
 
 
-def statements(table: str, wants: Plan, *, fresh: Collection[str]) -> Iterator[str]:
-    """Those that add and fill VARIANTs, in their order. `fresh`: columns without a value in any row."""
-    for name in wants.add:
-        filled = f" COMMENT '{COMMENT}'" if name in fresh else ""
-        yield f"ALTER TABLE {table} ADD COLUMNS ({quote(variant_name(name))} VARIANT{filled} AFTER {quote(name)})"
-    fill = [name for name in wants.fill if name not in fresh]
-    if fill:
-        values = {quote(variant_name(n)): f"try_parse_json({quote(n)})" for n in fill}
-        lacks = " OR ".join(f"({v} IS NULL AND {value} IS NOT NULL)" for v, value in values.items())
-        yield f"UPDATE {table} SET {', '.join(f'{v} = {value}' for v, value in values.items())} WHERE {lacks}"
-    for name in fill:
-        yield f"ALTER TABLE {table} ALTER COLUMN {quote(variant_name(name))} COMMENT '{COMMENT}'"
+def additions(have: t.StructType, schema: TableSchema, fresh: Collection[str]) -> list[Change]:
+    """What adds the VARIANTs that the table lacks. `fresh`: columns without a value in any row."""
+    lacking = plan(have, schema, is_wanted=True).add
+    return [AddColumn(variant_name(n), "variant", n, COMMENT if n in fresh else None) for n in lacking]
 
 
 def pairs_with_variants(step: Rename, have: t.StructType) -> dict[tuple[str, str], tuple[str, str]]:

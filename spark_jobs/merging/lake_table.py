@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType, TimestampNTZType
 from dblog_core.delta_writer.altering.alterations import (
     AddColumn,
     Change,
+    CommentColumn,
     SetProperties,
     SupportFeature,
     UnsetProperties,
@@ -28,7 +29,7 @@ from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.errors import LakeError
-from dblog_core.lake.json_variants import check_variants, json_columns
+from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -51,7 +52,6 @@ from spark_jobs.delta_tables.column_types import (
     check_names,
     lake_shape,
     needs_mapping,
-    quote,
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.key_ranges import Ranges
@@ -147,10 +147,11 @@ class LakeTable:
         if not self._json_as_variant:
             return
         fresh = [change.name for change in changes if isinstance(change, AddColumn)]
-        wants = variants.plan(self._shaped.describe().shape, self._schema, is_wanted=True)
-        for statement in variants.statements(self._sql, wants, fresh=fresh):
-            self.check()
-            self._spark.sql(statement)
+        self._shaped.alter(lambda have: variants.additions(have.shape, self._schema, fresh))
+        unfilled = variants.plan(self._shaped.describe().shape, self._schema, is_wanted=True).fill
+        if unfilled:
+            self._updates.fill_variants(unfilled)
+            self._shaped.alter(lambda have: [CommentColumn(variant_name(name), COMMENT) for name in unfilled])
 
     def _fill(self) -> None:
         """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
@@ -215,10 +216,6 @@ class LakeTable:
     def forget_keys(self) -> None:
         """Forgets what is remembered of the table's keys: another program may have added some."""
         self._highest.forget(self.path)
-
-    @property
-    def _sql(self) -> str:
-        return f"delta.{quote(str(self.path))}"
 
     def replace(self, rows: DataFrame | None, number: int, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
@@ -287,11 +284,7 @@ class LakeTable:
 
     def _is_plain(self, shape: StructType) -> bool:
         """Whether the table is made without Spark: it has nothing that Delta alone knows to describe."""
-        return (
-            create_table.is_place_empty(self.path)
-            and not variants.of(shape)
-            and not create_table.has_default_properties(self._spark)
-        )
+        return create_table.is_place_empty(self.path) and not create_table.has_default_properties(self._spark)
 
     def rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(str(self.path))

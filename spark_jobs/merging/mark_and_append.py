@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,11 +28,13 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import LakeError
+from dblog_core.lake.json_variants import variant_name
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_tuples
 from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.variant_encoding import VARIANT, encode_texts
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
@@ -231,6 +234,7 @@ def changes_of(
     image = join_chunks(rows["row"])
     key = join_chunks(rows["key"])
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    texts = _texts_of_variants(schema, shape)
     for column in shape:
         if column.name in schema.key:
             columns[column.name] = pc.struct_field(key, key.type.get_field_index(column.name))
@@ -238,6 +242,9 @@ def changes_of(
             columns[column.name] = pc.struct_field(image, image.type.get_field_index(column.name))
         elif column.name in _PROVENANCE:
             columns[column.name] = rows[_PROVENANCE[column.name]]
+        elif column.name in texts:
+            text = texts[column.name]
+            columns[column.name] = encode_texts(pc.struct_field(image, image.type.get_field_index(text)))
         else:
             columns[column.name] = pa.nulls(len(rows), column.type)
     dumped = pc.or_(pc.equal(rows["origin"], "dump"), pc.less_equal(rows["offset"], merged))
@@ -245,14 +252,26 @@ def changes_of(
         pa.table(columns),
         deleted=np.asarray(pc.not_equal(rows["op"], PUT)),
         guarded=np.asarray(dumped),
-        same=[c.name for c in schema.columns],
-        unchanged_toast={
-            c.name: mask for c in schema.columns if (mask := mask_unchanged(rows["unchanged_toast"], c.name)).any()
-        },
+        same=[*(c.name for c in schema.columns), *texts],
+        unchanged_toast=_masks_of_unchanged(rows["unchanged_toast"], schema, texts),
         origins=_origins(rows, schema),
         origins_before=begins,
         born=np.asarray(rows["inserted"]),
     )
+
+
+def _texts_of_variants(schema: TableSchema, shape: Shape) -> dict[str, str]:
+    """By each VARIANT of the table the column of the JSON text that it is made of."""
+    names = {variant_name(c.name): c.name for c in schema.columns}
+    return {c.name: names[c.name] for c in shape if c.type == VARIANT and c.name in names}
+
+
+def _masks_of_unchanged(
+    unchanged: pa.ChunkedArray, schema: TableSchema, texts: Mapping[str, str]
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """By column the rows that keep their value in it; a VARIANT (`texts`) is kept with its text."""
+    masks = {c.name: mask for c in schema.columns if (mask := mask_unchanged(unchanged, c.name)).any()}
+    return masks | {variant: masks[text] for variant, text in texts.items() if text in masks}
 
 
 def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:

@@ -33,11 +33,20 @@ _NAME_PART = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
 @dataclass(frozen=True, slots=True)
 class AddColumn:
     """A column whose rows hold NULL. `type`: as a schema in the log has it; `after`: the column that it follows, or
-    FIRST (None: it is the last one)."""
+    FIRST (None: it is the last one); `comment`: of the column."""
 
     name: str
     type: str | Json
     after: str | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommentColumn:
+    """A column gets a comment."""
+
+    name: str
+    comment: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,16 @@ class SupportFeature:
     name: str
 
 
-Change = AddColumn | DropColumns | RenameColumn | WidenColumn | SetProperties | UnsetProperties | SupportFeature
+Change = (
+    AddColumn
+    | CommentColumn
+    | DropColumns
+    | RenameColumn
+    | WidenColumn
+    | SetProperties
+    | UnsetProperties
+    | SupportFeature
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +158,8 @@ class _Draft:
         match change:
             case AddColumn():
                 self._add(change)
+            case CommentColumn():
+                self._find((change.name,))["metadata"]["comment"] = change.comment
             case DropColumns():
                 self._drop(change.names)
             case RenameColumn():
@@ -156,7 +176,8 @@ class _Draft:
 
     def _add(self, change: AddColumn) -> None:
         self._check_free(self.fields, change.name, None)
-        field: Json = {"name": change.name, "type": copy.deepcopy(change.type), "nullable": True, "metadata": {}}
+        about = {} if change.comment is None else {"comment": change.comment}
+        field: Json = {"name": change.name, "type": copy.deepcopy(change.type), "nullable": True, "metadata": about}
         if is_mapped(self._configuration):
             named = partial(name_in_files, new_id=self._new_id)
             map_fields([field], self._configuration, named, schema=self.fields)

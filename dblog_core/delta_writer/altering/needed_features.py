@@ -17,6 +17,7 @@ FIRST_PROTOCOL: Json = {"minReaderVersion": 1, "minWriterVersion": 2}
 """That of a table that needs no feature: every reader and writer knows it."""
 LOCAL_TIMES = "timestampNtz"
 _MAPPING = "columnMapping"
+_BY_TYPE = {"timestamp_ntz": LOCAL_TIMES, "variant": "variantType"}
 _BY_PROPERTY = {"delta.enableDeletionVectors": "deletionVectors", "delta.enableTypeWidening": "typeWidening"}
 
 
@@ -26,8 +27,8 @@ def find_needed_features(metadata: Json) -> list[str]:
     needed = [feature for name, feature in _BY_PROPERTY.items() if configuration.get(name) == "true"]
     if is_mapped(configuration):
         needed.append(_MAPPING)
-    if any(_has_local_times(field["type"]) for field in all_fields(orjson.loads(metadata["schemaString"])["fields"])):
-        needed.append(LOCAL_TIMES)
+    fields = list(all_fields(orjson.loads(metadata["schemaString"])["fields"]))
+    needed += [feature for kind, feature in _BY_TYPE.items() if any(_has_type(field["type"], kind) for field in fields)]
     return needed
 
 
@@ -50,10 +51,9 @@ def enable_features(protocol: Json, needed: Collection[str]) -> Json:
     }
 
 
-def _has_local_times(delta_type: str | Json) -> bool:
-    """Whether the type, or that of an element of it, is `timestamp_ntz`. Fields within it are asked on their own."""
+def _has_type(delta_type: str | Json, kind: str) -> bool:
+    """Whether the type, or that of an element of it, is `kind`. Fields within it are asked on their own."""
     if isinstance(delta_type, str):
-        return delta_type == "timestamp_ntz"
-    return any(
-        _has_local_times(delta_type[part]) for part in ("elementType", "keyType", "valueType") if part in delta_type
-    )
+        return delta_type == kind
+    parts = ("elementType", "keyType", "valueType")
+    return any(_has_type(delta_type[part], kind) for part in parts if part in delta_type)

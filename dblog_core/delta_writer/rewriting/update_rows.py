@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +25,12 @@ from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
-from dblog_core.delta_writer.stored_rows import column_batches
+from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.upsert import overtaken_error
 from dblog_core.delta_writer.vectors import unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
+from dblog_core.rows.variant_encoding import VARIANT, encode_texts
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 
@@ -41,32 +44,56 @@ class Orders:
     nulls: int | None
 
 
+Values: TypeAlias = "pa.Scalar | Callable[[pa.Table], pa.ChunkedArray]"
+"""What rows get in a column: one value, or what a stretch of rows gets."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowUpdate:
-    """`values`: by column, what its rows get; `chooses`: of a stretch of the order column, which rows these are;
-    `may_choose`: whether a file may have one."""
+    """`values`: by column, what its rows get; `chooses`: of a stretch of rows, with their columns `reads`, which ones
+    these are; `may_choose`: whether a file may have one."""
 
-    values: Mapping[str, pa.Scalar]
-    chooses: Callable[[pa.ChunkedArray], pa.ChunkedArray]
-    may_choose: Callable[[Orders], bool]
+    values: Mapping[str, Values]
+    reads: Sequence[str]
+    chooses: Callable[[pa.Table], pa.ChunkedArray]
+    may_choose: Callable[[Orders], bool] = lambda orders: True
 
 
-def update_older(below: int, values: Mapping[str, pa.Scalar]) -> RowUpdate:
-    """The update of the rows whose order is below a number."""
+def update_older(order: str, below: int, values: Mapping[str, pa.Scalar]) -> RowUpdate:
+    """The update of the rows whose `order`, the table's order column, is below a number."""
     return RowUpdate(
         values,
-        lambda order: pc.fill_null(pc.less(order, below), False),
+        [order],
+        lambda rows: pc.fill_null(pc.less(rows[order], below), False),
         lambda orders: orders.lowest is None or orders.lowest < below,
     )
 
 
-def update_beyond(above: int, values: Mapping[str, pa.Scalar]) -> RowUpdate:
-    """The update of the rows whose order is above a number, or NULL."""
+def update_beyond(order: str, above: int, values: Mapping[str, pa.Scalar]) -> RowUpdate:
+    """The update of the rows whose `order`, the table's order column, is above a number, or NULL."""
     return RowUpdate(
         values,
-        lambda order: pc.fill_null(pc.greater(order, above), True),
+        [order],
+        lambda rows: pc.fill_null(pc.greater(rows[order], above), True),
         lambda orders: orders.nulls != 0 or orders.highest is None or orders.highest > above,
     )
+
+
+def fill_variants(pairs: Mapping[str, str]) -> RowUpdate:
+    """The update of the rows that lack a VARIANT. `pairs`: its column, by that of its JSON text."""
+
+    def lacking(rows: pa.Table, text: str, variant: str) -> pa.ChunkedArray:
+        texts = pc.if_else(pc.is_null(rows[variant]), rows[text], pa.scalar(None, pa.string()))
+        return pa.chunked_array([encode_texts(chunk) for chunk in texts.chunks], VARIANT)
+
+    def chooses(rows: pa.Table) -> pa.ChunkedArray:
+        return reduce(pc.or_, (lacking(rows, text, variant).is_valid() for text, variant in pairs.items()))
+
+    def fill(rows: pa.Table, text: str, variant: str) -> pa.ChunkedArray:
+        return pc.coalesce(rows[variant], lacking(rows, text, variant))
+
+    values = {variant: partial(fill, text=text, variant=variant) for text, variant in pairs.items()}
+    return RowUpdate(values, [*pairs, *pairs.values()], chooses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +108,10 @@ _Written = dict[tuple[str, str | None], _Updated]
 """By path and vector of the file in whose place they stand."""
 
 
-def update_rows(table: OpenTable, update: RowUpdate, app: str, number: int) -> Upserted:
+def update_rows(table: OpenTable, update: RowUpdate, app: str | None = None, number: int = 0) -> Upserted:
     """Commits the update as transaction `number` of `app`, whatever others commit meanwhile; also where it changes no
-    row, so that later rows are not changed by it.
+    row, so that later rows are not changed by it. Without an `app` it may be made at any time, and where it changes no
+    row there is no commit.
 
     Raises TableRefused where the table needs another writer, Overtaken where others leave no room, and StagingError
     with storage's own faults: then the same call later finds out what became of the commit.
@@ -92,7 +120,7 @@ def update_rows(table: OpenTable, update: RowUpdate, app: str, number: int) -> U
     metadata: Json = {}
     for _ in range(_ATTEMPTS):
         shape = table.refresh()
-        if table.snapshot.txns.get(app, -1) >= number:
+        if app is not None and table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
         if is_on(table.snapshot.metadata, CHANGE_DATA_FEED):
             raise refusal(str(table.files), "its change data feed is on, and files are written again with other rows")
@@ -105,6 +133,8 @@ def update_rows(table: OpenTable, update: RowUpdate, app: str, number: int) -> U
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
                 raise
             continue  # what could not be read may be gone from the table
+        if app is None and not replaced:
+            return Upserted(table.snapshot.version, already=True)
         if (done := _commit(table, replaced, app, number)) is not None:
             return done
     raise overtaken_error(table, _ATTEMPTS)
@@ -134,16 +164,7 @@ def _update_file(
     source = Source(live, table.dead_rows(live))
     metadata = table.snapshot.metadata
     with_tracking = shape.with_tracking()
-    values = {name: value.cast(shape[name].type) for name, value in update.values.items()}
-    # The version that last changed a row is that of the new file.
-    values |= {column.name: pa.scalar(None, column.type) for column in shape.tracking[1:]}
-
-    def change(rows: pa.Table) -> pa.Table:
-        chosen = update.chooses(rows[table.order])
-        for name, value in values.items():
-            rows = rows.set_column(rows.column_names.index(name), name, pc.if_else(chosen, value, rows[name]))
-        return rows
-
+    change = partial(_change, shape=shape, update=update)
     plan = Rewrite(
         table.files, (source,), with_tracking, metadata, table.keys, (), table.new_id, change, keeps_places=False
     )
@@ -152,6 +173,19 @@ def _update_file(
     table.rewritten_bytes += sum(file.size for file in files)
     written[place] = _Updated(files, count)
     return written[place]
+
+
+def _change(rows: pa.Table, shape: Shape, update: RowUpdate) -> pa.Table:
+    """Rows as the update leaves them."""
+    chosen = update.chooses(rows)
+    # The version that last changed a row is that of the new file.
+    untracked = {column.name: pa.scalar(None, column.type) for column in shape.tracking[1:]}
+    changed = rows
+    for name, value in {**update.values, **untracked}.items():
+        new = value.cast(changed[name].type) if isinstance(value, pa.Scalar) else value(rows)
+        column = pc.if_else(chosen, new, rows[name])
+        changed = changed.set_column(changed.column_names.index(name), name, column)
+    return changed
 
 
 def _stated_orders(live: LiveFile, column: str) -> Orders:
@@ -164,18 +198,20 @@ def _count_chosen(table: OpenTable, live: LiveFile, shape: Shape, update: RowUpd
     """How many of the file's living rows change."""
     dead = table.dead_rows(live)
     count = 0
-    for first, rows in column_batches(table.files, live, shape, [table.order]):
-        chosen = first + np.flatnonzero(np.asarray(update.chooses(rows.column(0))))
+    for first, rows in row_stretches(table.files, live, shape, update.reads):
+        chosen = first + np.flatnonzero(np.asarray(update.chooses(rows)))
         count += int((~dead.contains(chosen)).sum())
     return count
 
 
-def _commit(table: OpenTable, replaced: Sequence[tuple[LiveFile, _Updated]], app: str, number: int) -> Upserted | None:
+def _commit(
+    table: OpenTable, replaced: Sequence[tuple[LiveFile, _Updated]], app: str | None, number: int
+) -> Upserted | None:
     """None if another's commit came first."""
     now = table.now_ms()
     files = [file for _, updated in replaced for file in updated.files]
     count = sum(updated.rows for _, updated in replaced)
-    actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
+    actions: list[Json] = [] if app is None else [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += [removal(live, now_ms=now, data_change=True) for live, _ in replaced]
     actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in files]
     metrics = {

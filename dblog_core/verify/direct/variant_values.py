@@ -21,7 +21,8 @@ import pyarrow as pa
 from dblog_core.verify.direct.exact_cast import Flags
 
 _MOST_DIGITS = 38
-_LONGEST_NUMBER = 1_000  # characters: what Spark's parser takes
+_LONGEST_NUMBER = 1_000  # digits: what Spark's parser takes
+_LONGEST_NAME = 50_000  # units of UTF-16, too
 _DEEPEST = 1_000  # levels, too
 _LARGEST = 16 << 20  # bytes: a larger text may have no VARIANT
 
@@ -97,6 +98,8 @@ def _text(value: str) -> str:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = {_text(name): _elements(value) for name, value in pairs}
+    if any(2 * len(name) > _LONGEST_NAME < len(name.encode("utf-16-le")) // 2 for name in fields):
+        raise _Unparsable("a name is too long")
     if len(fields) != len(pairs):
         raise _Unparsable("a name stands twice")
     return fields
@@ -109,7 +112,8 @@ def _elements(value: Any) -> Any:
 
 
 def _number(text: str) -> tuple[str, Any]:
-    if len(text) > _LONGEST_NUMBER:
+    leading_zero = text.removeprefix("-").startswith("0.")
+    if len(text) > _LONGEST_NUMBER < sum(map(str.isdigit, text)) - leading_zero:
         raise _Unparsable("a number is too long")
     if not set(text) <= set("-0123456789."):
         return "f", float(text)

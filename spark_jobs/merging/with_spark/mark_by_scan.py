@@ -29,6 +29,7 @@ from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.upsert import commit_deletes, commit_files, overtaken_error
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
+from dblog_core.rows.variant_encoding import VARIANT
 from spark_jobs.delta_tables import log
 from spark_jobs.delta_tables.column_types import OFFSET, PROVENANCE, quote
 from spark_jobs.delta_tables.new_files import write_files
@@ -98,6 +99,8 @@ def write(
             raise _refusal(table, "the table takes no deletion vectors")
         if shape.row_id is not None:
             raise _refusal(table, "its rows are tracked, and a MERGE keeps their ids")
+        if any(column.type == VARIANT for column in shape):
+            raise _refusal(table, "it has VARIANT columns, which a MERGE knows")
         if lacking := {*(c.name for c in schema.columns), *(f.name for f in PROVENANCE)} - set(shape.names):
             raise refusal(str(path), f"it lacks the column {', '.join(sorted(lacking))}")
         if read_at not in (None, version):

@@ -310,7 +310,7 @@ def test_large_files_become_several_before_they_are_put_in_order(table: Table, m
     assert split is not None and split.sources[0].live.path in writer.snapshot.files and len(split.sources) == 1
     rewritten = split.carry_out()
     assert rewritten is not None and len(rewritten.files) > 1
-    assert all(file.count <= module.MOST_ROWS // 2 for file in rewritten.files)
+    assert all(file.count <= large.rows - 1 for file in rewritten.files)
     assert cluster_all(table, writer) > 1 and split.sources[0].live.path not in writer.snapshot.files
 
 

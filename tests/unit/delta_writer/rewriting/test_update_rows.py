@@ -17,8 +17,8 @@ from dblog_core.storage.location import Location
 from tests.unit.delta_writer.rivals import RIVALS, open_delta
 from tests.unit.delta_writer.tables import OFFSET, FaultyStorage, Table, commit_of, newest, read_tracked, row
 
-FILL = update_older(5, {"note": pa.scalar("filled")})
-DISOWN = update_beyond(5, {OFFSET: pa.scalar(0, pa.int64())})
+FILL = update_older(OFFSET, 5, {"note": pa.scalar("filled")})
+DISOWN = update_beyond(OFFSET, 5, {OFFSET: pa.scalar(0, pa.int64())})
 
 
 @pytest.fixture(params=[True, False], ids=["vectors", "copies"])
@@ -62,7 +62,7 @@ def test_rows_of_older_orders_are_filled_once(table: Table) -> None:
 
 def test_files_without_such_a_row_stay(table: Table) -> None:
     before = live_files(table)
-    update_rows(table.writer(), update_older(3, FILL.values), "app", 1)
+    update_rows(table.writer(), update_older(OFFSET, 3, FILL.values), "app", 1)
     assert len(before & live_files(table)) == len(before) - 1
     assert sum("add" in action for action in commit_of(table.path, newest(table.path))) == 1
 
@@ -80,10 +80,10 @@ def test_rows_beyond_and_without_an_order_are_disowned(table: Table) -> None:
 
 def test_an_update_of_no_row_counts_as_done(table: Table) -> None:
     before = live_files(table)
-    done = update_rows(table.writer(), update_older(1, FILL.values), "app", 1)
+    done = update_rows(table.writer(), update_older(OFFSET, 1, FILL.values), "app", 1)
     assert (done.updated, done.already) == (0, False) and live_files(table) == before
     table.merge(table.writer(), [row(200, "later", offset=0)])
-    assert update_rows(table.writer(), update_older(1, FILL.values), "app", 1).already
+    assert update_rows(table.writer(), update_older(OFFSET, 1, FILL.values), "app", 1).already
     table.check()
 
 
@@ -91,7 +91,7 @@ def test_a_value_takes_the_type_that_the_column_has_now(table: Table) -> None:
     altered = AlteredTable(table.location(), mark="dblog")
     altered.alter(lambda: [AddColumn("n", "integer"), SetProperties({"delta.enableTypeWidening": "true"})])
     altered.alter(lambda: [WidenColumn(("n",), "long")])
-    done = update_rows(table.writer(), update_older(5, {"n": pa.scalar(7, pa.int32())}), "app", 5)
+    done = update_rows(table.writer(), update_older(OFFSET, 5, {"n": pa.scalar(7, pa.int32())}), "app", 5)
     assert done.updated
     writer = table.writer()
     assert writer.refresh()["n"].type == pa.int64()
