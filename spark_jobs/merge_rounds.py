@@ -85,7 +85,7 @@ class Merger:
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._fence = Fence(records.directory, staging.source)
-        self._upkeep = Upkeep(staging, self._session, compact_after, now=now)
+        self._upkeep = Upkeep(staging, compact_after, now=now)
         self._prepared: set[str] = set()  # ids of tasks
         self._config = config
         self._dumps = dumps

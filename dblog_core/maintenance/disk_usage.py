@@ -6,9 +6,9 @@ A Delta table's newest version is read from its log, old versions and leftovers 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dblog_core.lake.cuts import open_table
 from dblog_core.maintenance.schedule import TableSize
@@ -16,7 +16,7 @@ from dblog_core.storage import Storage
 from dblog_core.storage.location import Location
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    pass
 
 STAGED = {"log": ("log",), "chunks": ("chunks",), "manifests": ("manifests", "compacted")}
 """What lies in staging, and in which of its directories."""
@@ -48,32 +48,16 @@ def of_staging(storage: Storage, patience: Patience) -> dict[str, Room | None]:
     return {name: _sum(storage, directories, patience) for name, directories in STAGED.items()}
 
 
-def of_table(path: Location, name: str, patience: Patience, *, rows: int | None = None) -> TableSize | None:
-    """The size of a Delta table; None where there is none, or patience was over first.
+def of_table(path: Location, name: str, patience: Patience) -> TableSize | None:
+    """The size of a Delta table, whose rows are not counted; None where there is none, or patience was over first."""
+    import pyarrow as pa
 
-    `rows`: those that it has, for who knows; what its files hold beyond them is marked as deleted.
-    """
     if patience.over() or (table := open_table(path)) is None:
         return None
     if (disk := _sum(path.storage, (path.path,), patience)) is None:
         return None
-    rows_in_files = 0
-    size = 0
-    files = 0
-    for action in actions(table):
-        files += 1
-        size += action["size_bytes"]
-        rows_in_files += action["num_records"] or 0
-    # Files count the rows that a deletion vector marks as well.
-    deleted = None if rows is None else max(0, rows_in_files - rows)
-    return TableSize(name, files, size, rows, deleted, disk.files, disk.bytes)
-
-
-def actions(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """The files of a Delta table's newest version, with their statistics, by flat names such as `min.id`."""
-    import pyarrow as pa
-
-    yield from pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    sizes = [action["size_bytes"] for action in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
+    return TableSize(name, len(sizes), sum(sizes), None, None, disk.files, disk.bytes)
 
 
 def _sum(storage: Storage, directories: tuple[str, ...], patience: Patience) -> Room | None:

@@ -1,5 +1,4 @@
-"""A table's files put in order without Spark, one rewrite after the other: what maintenance does of tables that the
-merge may mark rows in.
+"""A table's files put in order, one rewrite after the other: what maintenance does.
 
 Each rewrite is a commit of its own. A crash leaves a part of the work done.
 """
@@ -8,40 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import cluster_files
 from dblog_core.delta_writer.rewriting.join_files import join_files
-from dblog_core.delta_writer.rewriting.purge_files import purge_file, with_deleted
-from dblog_core.lake.lake_status import TableStatus
+from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.lake.spark_submit import COMMIT_MARK
-from dblog_core.staging import Staging
+from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables.column_types import OFFSET
-from spark_jobs.lake_tasks.upkeep import SHARE
 from spark_jobs.merging.lake import Lake
 
-
-def open_for_rewriting(lake: Lake, path: Location, staging: Staging, status: TableStatus) -> OpenTable | None:
-    """The lake table at `path`; None where Spark must write its files again."""
-    if lake.open_tables is None or status.schema is None:
-        return None
-    table = lake.open_tables.table(path, staging.schema(status.schema), lake.check)
-    try:
-        table.refresh()
-    except TableRefused:
-        return None
-    return table
+SHARE = 0.2
+"""Of a file's rows that are dead: with more it is written again."""
 
 
-def open_history(lake: Lake, path: Location) -> OpenTable | None:
-    """The history at `path`, whose lines lie in their order; None where Spark must write its files again."""
-    history = OpenTable(path, (OFFSET,), order=OFFSET, mark=COMMIT_MARK, only_grows=True, check=lake.check)
-    try:
-        history.refresh()
-    except TableRefused:
-        return None
-    return history
+def open_table(lake: Lake, path: Location, schema: TableSchema) -> OpenTable:
+    """The lake table of this shape at `path`."""
+    if lake.open_tables is not None:
+        return lake.open_tables.table(path, schema, lake.check)
+    return OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, check=lake.check)
+
+
+def open_history(lake: Lake, path: Location) -> OpenTable:
+    """The history at `path`, whose lines lie in their order."""
+    return OpenTable(path, (OFFSET,), order=OFFSET, mark=COMMIT_MARK, only_grows=True, check=lake.check)
 
 
 def join_small_files(table: OpenTable, check: Callable[[], None]) -> None:
@@ -63,16 +52,10 @@ def cluster_all(table: OpenTable, check: Callable[[], None]) -> bool:
     return done > 0
 
 
-def has_large_files(table: OpenTable) -> bool:
-    """Whether files are too large to be put in order here."""
-    return any(map(cluster_files.is_large, table.snapshot.files.values()))
-
-
-def purge_deleted(table: OpenTable, check: Callable[[], None]) -> bool:
-    """Writes every file again of which a row may have been deleted, and no other; whether none is left."""
+def purge_deleted(table: OpenTable, check: Callable[[], None]) -> None:
+    """Writes every file again of which a row may have been deleted, and no other."""
     while purge_file(table, only_deleted=True):
         check()
-    return not with_deleted(table)
 
 
 def purge_all(table: OpenTable, check: Callable[[], None]) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer import snapshot
@@ -18,7 +16,6 @@ from spark_jobs.delta_tables import delta_log_checkpoint, log_cleanup
 from spark_jobs.delta_tables.shaped_table import ShapedTable
 
 _LONGEST = 100 * 365 * 86_400.0  # seconds: `keep = "forever"`, in Delta's words
-_DETAILS = ("tableFeatures", "properties")
 _KEPT_DAYS = {"delta.logRetentionDuration": 30, "delta.deletedFileRetentionDuration": 7}
 """For how long Delta keeps the log, and a VACUUM the files that were replaced, where a table says nothing else."""
 
@@ -34,7 +31,12 @@ def clean_log(
     """Has others keep the table's log and files for `keep` seconds, and removes the log before the version that
     `find_version` says (None: it stays). The log of a table with a feature that is not known here, or from which one
     was dropped, stays as long as Delta keeps it."""
-    features, properties = _features_and_properties(spark, path)
+    try:
+        newest = snapshot.newest(TableFiles.at(path))
+    except TableRefused:
+        return
+    features = {*reader_features(newest.protocol), *writer_features(newest.protocol)}
+    properties = newest.metadata.get("configuration") or {}
     _keep_from_others(ShapedTable(spark, path, check), properties, keep, cleans=protects_log(features))
     if protects_log(features) or find_version is None:
         return
@@ -43,15 +45,6 @@ def clean_log(
         delta_log_checkpoint.write(spark, path)
     if version is not None:
         log_cleanup.clean(path, version)
-
-
-def _features_and_properties(spark: SparkSession, path: Location) -> tuple[Collection[str], Mapping[str, str]]:
-    with suppress(TableRefused):
-        newest = snapshot.newest(TableFiles.at(path))
-        features = {*reader_features(newest.protocol), *writer_features(newest.protocol)}
-        return features, newest.metadata.get("configuration") or {}
-    features, properties = DeltaTable.forPath(spark, str(path)).detail().select(*_DETAILS).collect()[0]
-    return features, properties
 
 
 def _keep_from_others(table: ShapedTable, properties: Mapping[str, str], keep: float, *, cleans: bool) -> None:

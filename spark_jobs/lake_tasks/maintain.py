@@ -2,8 +2,9 @@
 
     old segments of staging -> old cuts and records of merges -> per table and history: join or cluster, purge, remove
 
-A table that fails is named in the outcome, and does not hold the others up; nor does the table of cuts. Where nobody
-can tell which cuts are kept, files are still joined, clustered and purged, and none is removed.
+A table that fails is named in the outcome, and does not hold the others up; nor does the table of cuts. So is one with
+features that we do not write: its files stay as they are. Where nobody can tell which cuts are kept, files are still
+joined, clustered and purged, and none is removed.
 
 No row changes, and no cut that is kept: a cut is forgotten before the files go that only it needs, and a file goes only
 when it was replaced before the oldest cut that is kept. Any of it may be done again. Between two steps the lake's lock
@@ -21,7 +22,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from delta.tables import DeltaTable
 from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -29,21 +29,19 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.delta_writer import snapshot
-from dblog_core.delta_writer.features import (
-    TableRefused,
-    check_rows_readable,
-)
+from dblog_core.delta_writer.bitmaps import RowSet
+from dblog_core.delta_writer.features import TableRefused, check_rows_readable
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, LakeError, LeaseLost, RequestError, StagingError
 from dblog_core.lake import foreign_commits, table_commits
-from dblog_core.lake.cuts import cut_of, cuts_location, is_findable
+from dblog_core.lake.cuts import cut_of, cuts_location
 from dblog_core.lake.lake_status import OWN, State, TableStatus, history_location, own_directory, table_location
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest
-from dblog_core.maintenance import disk_usage, retention_needs, schedule
-from dblog_core.maintenance.disk_usage import Patience
+from dblog_core.maintenance import retention_needs, schedule
 from dblog_core.maintenance.maintain_result import (
     FailedPlace,
     MaintainedCuts,
@@ -57,13 +55,7 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-from spark_jobs.delta_tables import (
-    clustering,
-    join_files,
-    log,
-    unneeded_files,
-)
-from spark_jobs.delta_tables.column_types import quote
+from spark_jobs.delta_tables import log, unneeded_files
 from spark_jobs.delta_tables.session import start_if_needed
 from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep, kept_log
 from spark_jobs.lake_tasks.context import Done, Tools
@@ -114,7 +106,7 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
                 tables[place.table] = _follow_history(place, before)
             session = tools.session(place.table)
             improves = place.table in chosen
-            maintain = partial(_maintain, place, tools, marks, oldest_cut, keep=keep, improves=improves)
+            maintain = partial(_maintain, place, tools, marks, oldest_cut, failed, keep=keep, improves=improves)
             maintained.append(start_if_needed(session, maintain))
             if not place.history:
                 tables[place.table] = start_if_needed(session, partial(_answer_others, session, place, tools))
@@ -127,11 +119,22 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
 
 
 def _maintain(
-    place: Place, tools: Tools, marks: Marks, oldest_cut: Kept | None, *, keep: float, improves: bool
+    place: Place,
+    tools: Tools,
+    marks: Marks,
+    oldest_cut: Kept | None,
+    failed: list[FailedPlace],
+    *,
+    keep: float,
+    improves: bool,
 ) -> MaintainedTable:
-    """Maintains one table or history. `oldest_cut` None: nobody can tell which files cuts need, so none is removed."""
+    """Maintains one table or history. `oldest_cut` None: nobody can tell which files cuts need, so none is removed.
+    `failed` gets the place where its files have to stay as they are."""
     session = tools.session(place.table)
-    done = _improve(session, place, tools, marks) if improves else []
+    done: list[str] = []
+    if improves:
+        with _noting_refusal(failed, place.name):
+            _improve(place, tools, marks, done)
     tools.check()
     removed = 0
     if oldest_cut is not None:
@@ -141,8 +144,20 @@ def _maintain(
             has_cut = place.history or bool(oldest_cut.number)
             find_version = partial(_oldest_read, tools, place, oldest_cut, before) if has_cut else None
             kept_log.clean_log(session, place.path, tools.check, find_version, keep=keep)
-    size = marks.with_mark_time(_size(session, place), purged="purged" in done)
+    size = marks.with_mark_time(_size(place), purged="purged" in done)
     return MaintainedTable(size, tuple(done), removed)
+
+
+@contextmanager
+def _noting_refusal(failed: list[FailedPlace], name: str) -> Iterator[None]:
+    """Notes in `failed` that the table has what we do not write."""
+    try:
+        yield
+    except TableRefused as error:
+        reason = f"its files are not joined: {error.feature}"
+        fix = "take the feature from the table, or join its files with Spark: OPTIMIZE"
+        if (place := FailedPlace(name, reason, fix)) not in failed:
+            failed.append(place)
 
 
 @contextmanager
@@ -228,110 +243,70 @@ def _is_there(place: Place) -> bool:
         return True
 
 
-def _improve(spark: SparkSession, place: Place, tools: Tools, marks: Marks) -> list[str]:
-    """Joins, clusters or purges the table's files, as they need it; what it did. Raises LakeError."""
+def _improve(place: Place, tools: Tools, marks: Marks, done: list[str]) -> None:
+    """Joins, clusters or purges the table's files, as they need it; `done` gets what it did. Raises LakeError;
+    TableRefused for a table that we do not write."""
+    if (table := _open(tools, place)) is None:
+        return
     before = log.version(place.path)
-    did = list[str]()
-    with _name_errors(place):
-        table = file_upkeep.open_history(tools.lake, place.path) if place.history else _open(tools, place)
-        if table is None:
-            join_files.compact(spark, place.path)
-        else:
-            file_upkeep.join_small_files(table, tools.check)
-        if log.version(place.path) != before:
-            did.append("joined")
-        if not place.history and _cluster(spark, place, tools, table):  # small files are now joined
-            did.append("clustered")
-        size = _size(spark, place)
-        tools.check()
-        if _has_many_dead(size) or (marks.are_old(size) and not place.history):
-            _purge(spark, place, table, tools.check)
-            did.append("purged")
-        elif not place.history:
-            did += _purge_deleted(spark, place, table, size, tools.check)
-    after = log.version(place.path)
-    if before is not None and after is not None:
-        tools.lake.highest.record_other_commit(place.path, before, after)
-    return did
+    try:
+        with _name_errors(place):
+            table.refresh()
+            _improve_files(place, table, tools.check, marks, done)
+    finally:
+        after = log.version(place.path)
+        if before is not None and after is not None:
+            tools.lake.highest.record_other_commit(place.path, before, after)
+
+
+def _improve_files(place: Place, table: OpenTable, check: Callable[[], None], marks: Marks, done: list[str]) -> None:
+    before = table.snapshot.version
+    file_upkeep.join_small_files(table, check)
+    if table.snapshot.version != before:
+        done.append("joined")
+    if not place.history and file_upkeep.cluster_all(table, check):  # small files are now joined
+        done.append("clustered")
+    size = _size(place)
+    check()
+    if _has_many_dead(size) or (marks.are_old(size) and not place.history):
+        if file_upkeep.purge_all(table, check):
+            done.append("purged")
+    elif not place.history:
+        before = table.snapshot.version
+        file_upkeep.purge_deleted(table, check)
+        if table.snapshot.version != before:
+            done.append("deletes purged")
 
 
 def _open(tools: Tools, place: Place) -> OpenTable | None:
-    return file_upkeep.open_for_rewriting(tools.lake, place.path, tools.staging, tools.status.tables[place.table])
-
-
-def _cluster(spark: SparkSession, place: Place, tools: Tools, table: OpenTable | None) -> bool:
-    """Puts the table in the order of its key if it needs it; whether it did."""
-    did = False
-    if table is not None:
-        with suppress(TableRefused):  # since it was opened
-            did = file_upkeep.cluster_all(table, tools.check)
-            if not file_upkeep.has_large_files(table):
-                return did
-    key = clustering.columns_with_statistics(place.path, _key(tools, place))
-    if not key or not clustering.overlap(place.path, key).is_mixed():
-        return did
-    tools.check()
-    clustering.cluster(spark, place.path, key)
-    return True
+    """None: nothing was merged into the table yet."""
+    if place.history:
+        return file_upkeep.open_history(tools.lake, place.path)
+    if (schema := tools.status.tables[place.table].schema) is None:
+        return None
+    return file_upkeep.open_table(tools.lake, place.path, tools.staging.schema(schema))
 
 
 def _has_many_dead(size: TableSize) -> bool:
     return bool(size.deleted and size.rows is not None and size.deleted > PURGE * (size.rows + size.deleted))
 
 
-def _purge(spark: SparkSession, place: Place, table: OpenTable | None, check: Callable[[], None]) -> None:
-    """Writes all files with dead rows again."""
-    if table is not None:
-        with suppress(TableRefused):  # since it was opened
-            if file_upkeep.purge_all(table, check):
-                return
-    spark.sql(f"REORG TABLE delta.{quote(str(place.path))} APPLY (PURGE)").collect()
-
-
-def _purge_deleted(
-    spark: SparkSession, place: Place, table: OpenTable | None, size: TableSize, check: Callable[[], None]
-) -> list[str]:
-    """Writes files again of which a row may have been deleted; where Spark must, all with dead rows. What it did."""
-    before = log.version(place.path)
-    if table is not None:
-        with suppress(TableRefused):  # since it was opened
-            if file_upkeep.purge_deleted(table, check):
-                return ["deletes purged"] if log.version(place.path) != before else []
-    if not size.deleted:
-        return []
-    _purge(spark, place, None, check)
-    return ["purged"]
-
-
-def _key(tools: Tools, place: Place) -> tuple[str, ...]:
-    schema = tools.status.tables[place.table].schema
-    return tools.staging.schema(schema).key if schema else ()
-
-
-def _size(spark: SparkSession, place: Place) -> TableSize:
-    """Where delta-rs cannot find the table, nobody counts the rows that are marked."""
-    with _name_errors(place):
-        rows = _count_rows(spark, place)
-        if is_findable(place.path):
-            size = disk_usage.of_table(place.path, place.name, Patience(None), rows=rows)
-            if size is None:
-                raise LakeError("the table's Delta log is gone", where=place.name, fix="restore it from a backup")
-            return size
-        detail = DeltaTable.forPath(spark, str(place.path)).detail().select("numFiles", "sizeInBytes").collect()[0]
-        files = list(place.path.storage.files(place.path.path))
-        bytes_stored = sum(file.bytes for file in files)
-        return TableSize(place.name, detail[0], detail[1], rows, None, len(files), bytes_stored)
-
-
-def _count_rows(spark: SparkSession, place: Place) -> int:
-    """By the log where it says it, without Spark."""
+def _size(place: Place) -> TableSize:
+    """By the table's log, and by its files where that does not say how many rows they have. Of a table with a feature
+    that we do not read nobody counts rows."""
+    files = TableFiles.at(place.path)
+    newest = snapshot.newest(files)
+    live_files = newest.files.values()
+    rows: int | None = None
+    dead: int | None = None
     with suppress(TableRefused):
-        files = TableFiles.at(place.path)
-        newest = snapshot.newest(files)
-        check_rows_readable(newest.protocol, newest.metadata, str(files))
-        if (rows := newest.count_rows()) is not None:
-            return rows
-    return spark.read.format("delta").load(str(place.path)).count()
+        check_rows_readable(newest.protocol, newest.metadata, place.name)
+        dead = sum(int(live.vector["cardinality"]) for live in live_files if live.vector is not None)
+        rows = sum(stored_count(files, live, RowSet()) for live in live_files) - dead
+    on_disk = list(place.path.storage.files(place.path.path))
+    bytes_on_disk = sum(file.bytes for file in on_disk)
+    size = sum(live.size for live in live_files)
+    return TableSize(place.name, len(live_files), size, rows, dead, len(on_disk), bytes_on_disk)
 
 
 def _remove_unneeded(place: Place, tools: Tools, oldest: Kept, *, keep: float, now: float) -> int:

@@ -3,28 +3,24 @@ them are put in order.
 
 Files are written again beside the merges, one rewrite at a time: planned and committed between two rounds while nobody
 is at work on the table, which takes a moment, and carried out in a thread meanwhile (`delta_writer.rewriting`). The
-cost follows what was changed, not the table. A table that only Spark may write is compacted by its OPTIMIZE, between
-two rounds. No row changes, and a crash leaves the table as it was.
+cost follows what was changed, not the table. A table whose features we do not write is left as it is: the log says
+why. No row changes, and a crash leaves the table as it was.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.background import BackgroundRewrite
 from dblog_core.delta_writer.rewriting.cluster_files import TOGETHER, limit_of, plan_cluster, source_bytes
 from dblog_core.delta_writer.rewriting.join_files import plan_join
-from dblog_core.delta_writer.rewriting.ordered_rewrite import OrderedRewrite
 from dblog_core.delta_writer.rewriting.purge_files import dead_share, plan_purge, with_deleted
 from dblog_core.delta_writer.rewriting.rewrite import FileRewrite, commit_rewritten
 from dblog_core.errors import LakeError, StagingError
@@ -32,12 +28,12 @@ from dblog_core.lake.lake_status import TableStatus, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import join_files, log
-from spark_jobs.merging.faults import first_lines
+from spark_jobs.delta_tables import log
+from spark_jobs.lake_tasks.file_upkeep import SHARE, open_table
 from spark_jobs.merging.lake import Lake
 
-SHARE = 0.2
-"""Of a file's rows that are dead: with more it is written again."""
+_log = logging.getLogger(__name__)
+
 _MANY = 8
 """Small files that are joined in the same turn again: merges add a few while files are joined."""
 _LOOKS = 20
@@ -56,7 +52,7 @@ class _Turn:
     `chosen` are the files that have so many, or a row that may have been deleted, when it begins, at the time `began`:
     merges mark more meanwhile.
     `ordered_bytes`: of files that were put in the order of their key, of at most `most_ordered`; `not_worth`: files
-    for which that is not worth it."""
+    for which that is not worth it; `is_ordering`: whether the rewrite that is under way does so."""
 
     table: str
     share: float = SHARE
@@ -68,6 +64,37 @@ class _Turn:
     ordered_bytes: int = 0
     most_ordered: int = _ORDERED
     not_worth: set[str] = field(default_factory=set)
+    is_ordering: bool = False
+
+
+class Turns:
+    """Whose turn it is: tables that have had `after` commits since they were made or compacted. 0: never."""
+
+    def __init__(self, after: int) -> None:
+        self._after = after
+        self._since: dict[Location, int] = {}
+
+    def is_due(self, table: Location, left_at: int) -> bool:
+        """`left_at`: the version that the last merge has left, by which most are known not to be due: no request."""
+        if not self._after or 0 <= left_at - self._since.get(table, left_at + 1) < self._after:
+            return False
+        if (version := log.version(table)) is None:
+            return False
+        if self._since.get(table, version + 1) > version:  # not known yet, or another table by now
+            self._since[table] = self._last_compaction(table, version)
+        return version - self._since[table] >= self._after
+
+    def _last_compaction(self, table: Location, version: int) -> int:
+        """The last compaction's version as far as it matters: of what lies further back, the table is due anyway."""
+        oldest = max(0, version - self._after)
+        for number in range(version, oldest, -1):
+            if log.operation(table, number) == "OPTIMIZE":
+                return number
+        return oldest
+
+    def record_compaction(self, table: Location, version: int) -> None:
+        """It has been compacted: this version, even if there was nothing to join."""
+        self._since[table] = version
 
 
 class Upkeep:
@@ -76,16 +103,14 @@ class Upkeep:
     def __init__(
         self,
         staging: Staging,
-        session: Callable[[str], SparkSession],
         after: int,
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`session`: a table's own; `after`: the commits of a table after which it has its turn; 0: never."""
+        """`after`: the commits of a table after which it has its turn; 0: never."""
         self._staging = staging
-        self._session = session
         self._now = now
-        self._turns = join_files.Turns(after)
+        self._turns = Turns(after)
         self._not_looked_at: set[str] | None = None  # tables that may be due; None: all of them
         self._asked: dict[str, float] = {}
         self._turn: _Turn | None = None
@@ -100,7 +125,7 @@ class Upkeep:
 
     def ask(self, shares: Mapping[str, float]) -> None:
         """Has these tables put in order for a maintenance; a file with more than the share of dead rows, or with one
-        that may have been deleted, is written again. What only Spark may write is left to the maintenance."""
+        that may have been deleted, is written again. Of a table that we do not write the maintenance says why."""
         self._asked.update(shares)
 
     @property
@@ -125,12 +150,10 @@ class Upkeep:
                     return None
                 try:
                     self._begin(lake, turn, tables[turn.table])
-                except TableRefused:
-                    if turn.is_maintenance:
-                        self._end_turn(lake)
-                        continue
-                    self._compact(lake, turn.table)
-                    return turn.table
+                except TableRefused as error:
+                    _log.warning("%s: its files are not joined: %s", turn.table, error.feature)
+                    self._end_turn(lake)
+                    continue
                 if self._running is None:
                     self._end_turn(lake)
                     continue
@@ -174,7 +197,7 @@ class Upkeep:
         return None
 
     def _begin(self, lake: Lake, turn: _Turn, status: TableStatus) -> None:
-        """Begins the table's next rewrite, if one is worth it. Raises TableRefused where Spark must."""
+        """Begins the table's next rewrite, if one is worth it. Raises TableRefused for a table that we do not write."""
         lake.check()
         with self._ending_on_fault(lake):
             table = self._open(lake, turn.table, status)
@@ -218,33 +241,15 @@ class Upkeep:
             version = table.snapshot.version
             lake.highest.record_other_commit(_path(lake, turn.table), version - 1, version)
         turn.failed += not is_committed
-        if isinstance(running.rewrite, OrderedRewrite):
+        if turn.is_ordering:
             turn.ordered_bytes += source_bytes(rewritten.sources)
             if is_committed:
                 turn.not_worth.clear()  # among other files it may be
         return is_committed
 
     def _open(self, lake: Lake, name: str, status: TableStatus) -> OpenTable:
-        """Raises TableRefused where small works are not written without Spark either."""
-        if lake.open_tables is None or status.schema is None:
-            raise TableRefused("Spark writes it", where=name)
-        return lake.open_tables.table(_path(lake, name), self._staging.schema(status.schema), lake.check)
-
-    def _compact(self, lake: Lake, name: str) -> None:
-        path = _path(lake, name)
-        before = log.version(path)
-        with self._ending_on_fault(lake):
-            try:
-                join_files.compact(self._session(name), path)
-            except (PySparkException, Py4JJavaError) as error:
-                raise LakeError(
-                    f"the table's small files cannot be joined, and merges continue without it: {first_lines(error)}",
-                    where=name,
-                ) from error
-        after = log.version(path)
-        if before is not None and after is not None:
-            lake.highest.record_other_commit(path, before, after)
-        self._end_turn(lake)
+        assert status.schema is not None, "a table with a version has a shape"
+        return open_table(lake, _path(lake, name), self._staging.schema(status.schema))
 
     @contextmanager
     def _ending_on_fault(self, lake: Lake) -> Iterator[None]:
@@ -267,6 +272,7 @@ class Upkeep:
 
 
 def _plan(table: OpenTable, turn: _Turn) -> FileRewrite | None:
+    turn.is_ordering = False
     if (rewrite := plan_join(table, at_least=_MANY if turn.rewrites else 2)) is not None:
         return rewrite
     # Each change of a table without vectors replaces the files that it touches: who writes many is overtaken.
@@ -274,6 +280,7 @@ def _plan(table: OpenTable, turn: _Turn) -> FileRewrite | None:
     if may_order and turn.ordered_bytes < turn.most_ordered and len(turn.not_worth) < _FAILED:
         times = 1.0 if turn.is_maintenance else _TIMES
         if (ordered := plan_cluster(table, times=times, without=turn.not_worth)) is not None:
+            turn.is_ordering = True
             return ordered
     return plan_purge(table, share=turn.share if turn.chosen is None else 0.0, among=turn.chosen)
 

@@ -276,7 +276,7 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
 
     def look() -> list[str]:
         looked.clear()
-        with mock.patch("spark_jobs.delta_tables.join_files.log.version", look_up_version):
+        with mock.patch("spark_jobs.lake_tasks.upkeep.log.version", look_up_version):
             compacted = merger.compact()
         return [*([compacted] if compacted else []), *dict.fromkeys(looked)]
 

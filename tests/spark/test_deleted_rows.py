@@ -13,7 +13,7 @@ from dblog_core.lake import lake_tasks
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
-from spark_jobs.lake_tasks import file_upkeep, maintain
+from spark_jobs.lake_tasks import file_upkeep
 from tests.spark.days import HOUR, ONE, Days
 
 pytestmark = pytest.mark.one_of(6)
@@ -116,22 +116,6 @@ def test_a_deleted_row_leaves_the_table_with_the_next_maintenance_and_the_disk_a
     if days.lake.marks:
         # What updates have replaced is as old as the delete.
         assert (table_result["deleted"] == 0) == (purge_after is None)
-
-
-def test_deleted_rows_leave_a_table_of_which_nobody_counts_the_marked_rows(
-    days: Days, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on an object store, where delta-rs does not find a name with a %."""
-    days.lake.vectors = days.lake.marks = True
-    monkeypatch.setattr(maintain, "is_findable", lambda path: False)
-    for n in range(100):
-        days.lake.build.create(ONE, {"id": n, "v": SECRET if n == 7 else f"v{n}"})
-    days.merge()
-    days.lake.build.delete(ONE, {"id": 7})
-    days.merge()
-    (table_result,) = days.maintain()["tables"]
-    assert (table_result["done"], table_result["deleted"]) == (["deletes purged"], None)
-    assert SECRET not in {v for file in _live_files(days) for v in pq.read_table(file)["v"].to_pylist()}
 
 
 @pytest.mark.parametrize("by", ["delete", "ghost"])

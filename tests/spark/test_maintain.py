@@ -6,17 +6,17 @@ import hashlib
 import re
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
+from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.rewriting import cluster_files, key_overlap
 from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
+from dblog_core.delta_writer.rewriting.key_overlap import KeyRange, Overlap, ends_of
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, history_location, lake_at
@@ -24,7 +24,7 @@ from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import clustering, delta_log_checkpoint, join_files, log
+from spark_jobs.delta_tables import delta_log_checkpoint, log
 from spark_jobs.lake_tasks import file_upkeep, maintain, upkeep
 from tests.spark.days import HOUR, ONE, Days
 from tests.spark.history_lines import history_rows
@@ -52,7 +52,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     (table_result,) = result["tables"]
     assert (
         table_result["table"] == "shop.one"
-        and ("clustered" in table_result["done"]) != days.lake.marks  # our own files are few and small
+        and "clustered" not in table_result["done"]  # the files are few and small
         and (table_result["rows"], table_result["deleted"]) == (30, 0)
     )
     # An hour back is the second merge: it, and those after it, are read as they were.
@@ -91,8 +91,6 @@ def test_a_maintenance_after_the_upkeep_finds_nothing_left_to_put_in_order(
 ) -> None:
     """Files that share their keys are put in order while merges continue, in the turn that a maintenance asks for."""
     days.lake.marks = True
-    spark_clusters: list[object] = []
-    monkeypatch.setattr(clustering, "cluster", lambda *arguments: spark_clusters.append(arguments))
     monkeypatch.setattr(key_overlap, "FILES", 1)
     monkeypatch.setattr(upkeep, "plan_join", lambda table, at_least: None)
     monkeypatch.setattr(file_upkeep, "join_files", lambda table: 0)
@@ -104,7 +102,7 @@ def test_a_maintenance_after_the_upkeep_finds_nothing_left_to_put_in_order(
         for n in range(begin, 400, 4):
             build.create(ONE, {"id": n, "v": hashlib.sha512(str(n).encode()).hexdigest()})
         days.merge()
-    assert clustering.overlap(days.lake.table(ONE), ["id"]).is_mixed()
+    assert overlap_of(days.lake.table(ONE)).is_mixed()
     task = lake_tasks.file_task(days.lake.location, MaintainRequest())
     merger = days.lake.merger(**days.options())
     number = 0
@@ -119,21 +117,27 @@ def test_a_maintenance_after_the_upkeep_finds_nothing_left_to_put_in_order(
     assert outcome is not None and outcome.error is None and outcome.result is not None
     (table_result,) = outcome.result.tables
     assert ("clustered" in table_result.did) != beside
-    assert spark_clusters == [] and not clustering.overlap(days.lake.table(ONE), ["id"]).is_mixed(1.5)
+    assert not overlap_of(days.lake.table(ONE)).is_mixed(1.5)
     rows = {row["id"]: row["v"] for row in days.lake.rows(ONE)}
     texts = {n: hashlib.sha512(str(n).encode()).hexdigest() for n in range(400)}
     assert rows == texts | dict.fromkeys(range(number), "changed")
 
 
-def test_a_large_file_is_left_to_spark(days: Days, monkeypatch: pytest.MonkeyPatch) -> None:
-    days.lake.marks = True
-    spark_clusters: list[object] = []
-    monkeypatch.setattr(clustering, "cluster", lambda *arguments: spark_clusters.append(arguments))
-    monkeypatch.setattr(key_overlap, "FILES", 0)
-    monkeypatch.setattr(cluster_files, "LARGEST", 10)
-    days.lake.build.create(ONE, {"id": 1, "v": "first"})
-    days.merge()
-    assert "clustered" in days.maintain()["tables"][0]["done"] and len(spark_clusters) == 1
+def test_a_table_that_we_do_not_write_is_named_and_holds_no_other_up(days: Days) -> None:
+    path = days.lake.table(ONE)
+    for n in range(2):
+        days.lake.build.create(ONE, {"id": n, "v": "first"})
+        days.merge()
+    statement = f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (id >= 0)"
+    days.lake.spark.newSession().sql(statement)
+    version = log.version(path)
+    result = days.maintain()
+    (failed,) = result["failed"]
+    assert failed["name"] == str(ONE.table)
+    assert failed["error"] == "its files are not joined: it has the constraint positive" and failed["fix"]
+    assert result["tables"][0]["done"] == [] and result["tables"][0]["rows"] == 2
+    assert days.lake.merger().status.tables[str(ONE.table)].unmaintained == f"{ONE.table}: {failed['error']}"
+    assert log.version(path) == version and [row["id"] for row in days.lake.rows(ONE)] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +201,12 @@ def oldest_commit(table: Location) -> int:
     return min(int(name[:20]) for name in (table / "_delta_log").names() if re.fullmatch(r"\d{20}\.json", name))
 
 
+def overlap_of(path: Location) -> Overlap:
+    """Which files share keys."""
+    live_files = snapshot.newest(TableFiles.at(path)).files.values()
+    return Overlap([KeyRange(live.size, ends_of(live.add["stats"], ["id"])) for live in live_files])
+
+
 def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None:
     for n in range(10):
         days.lake.build.create(ONE, {"id": n, "v": "first"})
@@ -214,23 +224,6 @@ def test_a_crash_in_the_middle_is_finished_by_the_next_merge(days: Days) -> None
     outcome = lake_tasks.read_outcome(days.lake.location, task.id, MaintainResult)
     assert outcome is not None and outcome.error is None
     assert days.lake.rows(ONE, provenance=True) == rows and len(days.lake.cuts()) == 2
-
-
-def test_a_key_lies_in_few_files_after_clustering(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Measured by the Delta log: with how many files a file shares its keys, before and after."""
-    path = lake_at(str(tmp_path)) / "one"
-    mixed = spark.range(8000).select("id", F.md5(F.col("id").cast("string")).alias("v")).repartition(8)
-    mixed.write.format("delta").save(str(path))
-    before = clustering.overlap(path, ["id"])
-    assert 7.9 < before.files <= 8.0 and before.is_mixed()
-    small = {name: str(40_000) for name in join_files._SETTINGS if "FileSize" in name}
-    monkeypatch.setattr(join_files, "_SETTINGS", {**join_files._SETTINGS, **small})
-    clustering.cluster(spark, path, ["id"])
-    after = clustering.overlap(path, ["id"])
-    assert len(after.sizes) >= 4 and after.files <= 3 and not after.is_mixed()
-    assert spark.read.format("delta").load(str(path)).agg(F.sum("id"), F.count("*")).first() == (8000 * 7999 / 2, 8000)
 
 
 def test_a_table_that_is_not_in_the_lake_is_refused() -> None:

@@ -20,7 +20,6 @@ from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit
 from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import join_files
 from spark_jobs.lake_tasks import upkeep
 from spark_jobs.lake_tasks.upkeep import Upkeep
 from spark_jobs.merging.lake import Lake as WrittenLake
@@ -55,11 +54,7 @@ class World(Lake):
         self.written = WrittenLake(lake_at(str(path / "placed")), "dblog:shop", open_tables=self.tables)
         self.oracle = Oracle()
         self.now = 1_800_000_000.0
-        self.upkeep = Upkeep(self.staging, self._session, after, now=lambda: self.now)
-        self.compacted_by_spark: list[str] = []
-
-    def _session(self, name: str) -> Any:
-        self.compacted_by_spark.append(name)
+        self.upkeep = Upkeep(self.staging, after, now=lambda: self.now)
 
     def merge_some(self, count: int = 1) -> None:
         for _ in range(count):
@@ -121,7 +116,6 @@ def test_files_are_written_again_while_merges_continue(world: World, monkeypatch
         pass
     world.merge_some(2)
     world.check()
-    assert world.compacted_by_spark == []
 
 
 def test_a_table_that_is_being_merged_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,20 +160,27 @@ def test_a_turn_ends_when_no_file_has_too_many_dead_rows(world: World, monkeypat
     assert world.step() == NAME
 
 
-def test_a_table_that_spark_must_write_is_compacted_by_spark(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join_files, "compact", lambda session, path: None)
-    world.merge_some(2)
+def refuse_table(world: World) -> None:
     conf = {"delta.constraints.some": "true"}
     write_commit(world.table.path, newest(world.table.path) + 1, metadata(schema_string(FIELDS), **conf))
-    assert world.step() == NAME and world.compacted_by_spark == [NAME]
-    assert world.step() is None, "its turn is over"
 
 
-def test_where_nothing_is_marked_spark_compacts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join_files, "compact", lambda session, path: None)
+def test_a_table_that_we_do_not_write_is_named_and_left_as_it_is(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.merge_some(2)
+    refuse_table(world)
+    version = newest(world.table.path)
+    assert world.step() is None and newest(world.table.path) == version
+    assert f"{NAME}: its files are not joined: it has the constraint some" in caplog.text
+    caplog.clear()
+    assert world.step() is None and not caplog.text, "its turn is over"
+
+
+def test_files_are_joined_where_no_table_is_open(world: World) -> None:
     world.written = WrittenLake(world.written.location, "dblog:shop", open_tables=None)
     world.merge_some(2)
-    assert world.step() == NAME and world.compacted_by_spark == [NAME]
+    assert world.step() == NAME and "OPTIMIZE" in world.operations()
 
 
 def test_files_of_a_table_without_vectors_are_joined_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +190,7 @@ def test_files_of_a_table_without_vectors_are_joined_too(world: World, monkeypat
         world.merge_some(3)
         while world.step() is not None:
             pass
-    assert "OPTIMIZE" in world.operations() and world.compacted_by_spark == []
+    assert "OPTIMIZE" in world.operations()
     added = [
         action["add"]
         for version in range(2, newest(world.table.path) + 1)
@@ -218,7 +219,7 @@ def test_a_change_that_replaces_a_file_meanwhile_has_it_joined_later(
     monkeypatch.setattr("spark_jobs.lake_tasks.upkeep.commit_rewritten", commit_late)
     while world.step() is not None:
         pass
-    assert overtaken == [True] and world.compacted_by_spark == []
+    assert overtaken == [True]
     world.merge_some(3)
     while world.step() is not None:
         pass
@@ -317,7 +318,7 @@ def test_a_maintenance_finds_the_dead_rows_gone_that_were_there_when_it_was_aske
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
-    world.upkeep = Upkeep(world.staging, world._session, 0, now=lambda: world.now)
+    world.upkeep = Upkeep(world.staging, 0, now=lambda: world.now)
     world.merge_some(3)
     before = marked_files(world)
     assert before and world.step() is None, "no table has a turn of its own"
@@ -342,7 +343,7 @@ def test_a_maintenance_writes_only_files_again_that_had_dead_rows_when_it_began(
 ) -> None:
     """Merges mark rows in others all the time: it would never end."""
     monkeypatch.setattr(upkeep, "plan_join", lambda table, at_least: None)
-    world.upkeep = Upkeep(world.staging, world._session, 0)
+    world.upkeep = Upkeep(world.staging, 0)
     world.merge_some(3)
     before = marked_files(world)
     world.upkeep.ask({NAME: 0.0})
@@ -354,21 +355,20 @@ def test_a_maintenance_writes_only_files_again_that_had_dead_rows_when_it_began(
     assert not world.upkeep.has_asked and marked_files(world)
 
 
-def test_what_only_spark_may_write_is_left_to_the_maintenance(world: World) -> None:
-    world.upkeep = Upkeep(world.staging, world._session, 0)
+def test_a_table_that_we_do_not_write_is_left_to_the_maintenance(world: World) -> None:
+    world.upkeep = Upkeep(world.staging, 0)
     world.merge_some(2)
-    conf = {"delta.constraints.some": "true"}
-    write_commit(world.table.path, newest(world.table.path) + 1, metadata(schema_string(FIELDS), **conf))
+    refuse_table(world)
     world.upkeep.ask({NAME: 0.0, "shop.gone": 0.0})
     assert world.step() is None and not world.upkeep.has_asked
-    assert world.upkeep.purged == {} and world.compacted_by_spark == []
+    assert world.upkeep.purged == {}
 
 
 def test_a_fault_leaves_the_rest_to_the_maintenance(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise StagingUnavailable("storage is away")
 
-    world.upkeep = Upkeep(world.staging, world._session, 0)
+    world.upkeep = Upkeep(world.staging, 0)
     world.merge_some(2)
     world.upkeep.ask({NAME: 0.0, "shop.other": 0.0})
     monkeypatch.setattr(Rewrite, "carry_out", fail)
@@ -378,7 +378,7 @@ def test_a_fault_leaves_the_rest_to_the_maintenance(world: World, monkeypatch: p
 
 
 def test_a_maintenance_that_is_overtaken_has_purged_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.upkeep = Upkeep(world.staging, world._session, 0)
+    world.upkeep = Upkeep(world.staging, 0)
     world.merge_some(2)
     world.upkeep.ask({NAME: 0.0})
     monkeypatch.setattr(upkeep, "commit_rewritten", lambda table, rewritten: False)

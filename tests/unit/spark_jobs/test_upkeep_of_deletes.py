@@ -17,7 +17,7 @@ def test_a_maintenance_leaves_files_with_updates_alone(
 ) -> None:
     monkeypatch.setattr(upkeep, "plan_join", lambda table, at_least: None)
     world = World(tmp_path, random.Random(soak_seed))
-    world.upkeep = Upkeep(world.staging, world._session, 0)
+    world.upkeep = Upkeep(world.staging, 0)
     while len(marked_files(world)) < 2:
         world.merge_some()
     deleted, *others = sorted(marked_files(world))

@@ -31,6 +31,7 @@ from spark_jobs.merge_rounds import Merger
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
+from tests.unit.delta_writer.tables import commit_of, newest, write_commit
 
 MAINTAIN_PLACE = maintain._maintain
 TABLES = [table(name, id=pa.int64()) for name in ("a", "b", "c")]
@@ -167,11 +168,11 @@ def test_a_retention_that_fails_lets_tables_be_maintained(world: World, monkeypa
 def test_a_table_of_cuts_that_cannot_be_read_lets_tables_be_maintained_and_no_file_be_removed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def size_of(_: object, place: maintain.Place) -> TableSize:
+    def size_of(place: maintain.Place) -> TableSize:
         return TableSize(place.name, 1, 1, 1, 0, 1, 1)
 
     monkeypatch.setattr(maintain, "_maintain", MAINTAIN_PLACE)
-    monkeypatch.setattr(maintain, "_improve", lambda *_: ["joined"])
+    monkeypatch.setattr(maintain, "_improve", lambda place, tools, marks, done: done.append("joined"))
     monkeypatch.setattr(maintain, "_size", size_of)
     remove = mock.Mock(return_value=1)
     monkeypatch.setattr(maintain, "_remove_unneeded", remove)
@@ -192,3 +193,26 @@ def test_a_table_of_cuts_that_cannot_be_read_lets_tables_be_maintained_and_no_fi
         file.with_suffix(".gone").rename(file)
     result, _ = world.run()
     assert not result.failed and result.cuts is not None and remove.call_count == clean_log.call_count == 3
+
+
+def test_a_table_that_we_do_not_write_is_named_and_its_old_files_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintain, "_maintain", MAINTAIN_PLACE)
+    monkeypatch.setattr(kept_log, "clean_log", mock.Mock())
+    monkeypatch.setattr(maintain, "_answer_others", lambda spark, place, tools: tools.status.tables[place.table])
+    remove = mock.Mock(return_value=1)
+    monkeypatch.setattr(maintain, "_remove_unneeded", remove)
+    place = world.lake.path / "shop" / "b"
+    about = next(action for action in commit_of(place, 0) if "metaData" in action)
+    about["metaData"]["configuration"]["delta.constraints.few"] = "id < 1000"
+    write_commit(place, newest(place) + 1, about)
+    result, _ = world.run()
+    (failed,) = result.failed
+    assert (failed.name, failed.error) == ("shop.b", "its files are not joined: it has the constraint few")
+    assert [(each.size.table, each.size.rows, each.did) for each in result.tables] == [
+        ("shop.a", 3, ("joined",)),
+        ("shop.b", 3, ()),
+        ("shop.c", 3, ("joined",)),
+    ]
+    assert remove.call_count == 3 and world.tables()["shop.b"].unmaintained == str(failed)
