@@ -15,8 +15,8 @@ _TASKS_A_CORE = 8
 
 
 def run_tasks(spark: SparkSession, opener: Opener, cores: int | None, work: SpreadWork) -> list[tuple[str, bytes]]:
-    """What the executors hand over: kinds and contents. `opener`: gives an executor the staging and the lake; secrets
-    that it has go with the tasks, and into no file of ours."""
+    """What the executors hand over: kinds and contents. `opener`: gives an executor the staging and the lake; its
+    secrets go with the tasks, and into no file."""
     session = spark.newSession()
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_CONTENTS_AT_ONCE))
     most = _TASKS_A_CORE * (cores or session.sparkContext.defaultParallelism)

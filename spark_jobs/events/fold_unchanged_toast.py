@@ -1,4 +1,4 @@
-"""The driver's fold where the log left columns out (unchanged TOAST of PostgreSQL): where the value of each stands.
+"""Where the log left columns out (unchanged TOAST of PostgreSQL), and where a dump says rows again: where values stand.
 
 Events are followed in their order, once, without their values. Of each key that lives it is known for every column that
 the log may leave out where its value stands: in an event, in the lake's row that a key had before all events, or
@@ -39,6 +39,7 @@ class Walk:
     columns: int
     live: dict[int, Life] = field(default_factory=dict)
     dead: dict[int, Life] = field(default_factory=dict)
+    is_emptied: bool = False
 
     def follow(
         self,
@@ -49,23 +50,44 @@ class Walk:
         order: Ids,
         *,
         first: int,
-    ) -> None:
+        asked: Flags | None = None,
+    ) -> list[Life | None]:
         """Follows events that come after all others, in this order. `keys`: of each event, its key's number;
         `moved_from`: that of the key which the row of a c had before, or -1; `in_event`: by event and column, whether
-        the value is there; `first`: the number of the first event."""
+        the value is there; `first`: the number of the first event.
+
+        Returns the life that each event of `asked` continues; None where its key had no row.
+        """
+        lives: list[Life | None] = []
         kinds = np.full(len(keys), _CHANGE)
         kinds[np.asarray(pc.equal(ops, CREATE))] = _BIRTH
         kinds[np.asarray(pc.equal(ops, DELETE))] = _DEATH
         whole: Flags = np.logical_and.reduce(in_event, axis=1)
         rows = zip(order.tolist(), keys[order].tolist(), kinds[order].tolist(), strict=True)
         for event, key, kind in rows:
+            old = int(moved_from[event]) if kind == _BIRTH else key
+            if asked is not None and asked[event]:
+                lives.append(self._life_before(key, old, born=kind == _BIRTH))
             if kind == _DEATH:
                 self.record_death(key)
             elif whole[event]:
                 self.record_whole_row(key, first + event)
             else:
-                old = int(moved_from[event]) if kind == _BIRTH else key
                 self.record_partial_row(key, old, first + event, in_event[event].tolist(), born=kind == _BIRTH)
+        return lives
+
+    def empty(self) -> None:
+        """A TRUNCATE: no key has a row, in the lake neither."""
+        self.live.clear()
+        self.dead.clear()
+        self.is_emptied = True
+
+    def add_columns(self, count: int) -> None:
+        """More columns are left out from now on; so far their values stand where that of the first column does."""
+        self.columns += count
+        for lives in (self.live, self.dead):
+            for key, (origin, events) in lives.items():
+                lives[key] = (origin, (*events, *([events[0]] * count)))
 
     def places(self, count: int) -> tuple[Ids, Ids]:
         """For each of `count` keys and each column the event that has its value; and for each key the one whose row in
@@ -99,23 +121,24 @@ class Walk:
 
     def record_partial_row(self, key: int, old: int, event: int, in_event: list[bool], *, born: bool) -> None:
         """What is not in the event is as it was in the life of the key `old`."""
-        if born:
-            before = self._unknown_life() if old < 0 else self._last_life(old)
-        else:
-            before = self._unknown_life() if key in self.dead else self.live.get(key) or self._of_lake(key)
+        origin, old_events = self._life_before(key, old, born=born) or self._unknown_life()
         self.dead.pop(key, None)
-        origin, old_events = before
         self.live[key] = (
             origin,
             [event if is_in_event else place for is_in_event, place in zip(in_event, old_events, strict=True)],
         )
 
-    def _last_life(self, key: int) -> Life:
-        """The life of a key that has just ended, or continues."""
-        return self.dead.get(key) or self.live.get(key) or self._of_lake(key)
+    def _life_before(self, key: int, old: int, *, born: bool) -> Life | None:
+        """The life that an event of a key continues: that of the key `old`, which has just ended, where a row is born
+        with its values; None: the key has no row."""
+        if born:
+            return None if old < 0 else self.dead.get(old) or self.live.get(old) or self._of_lake(old)
+        if key in self.dead:
+            return None
+        return self.live.get(key) or (None if self.is_emptied else self._of_lake(key))
 
     def _of_lake(self, key: int) -> Life:
-        return key, (_NOWHERE,) * self.columns
+        return (_NOWHERE if self.is_emptied else key), (_NOWHERE,) * self.columns
 
     def _unknown_life(self) -> Life:
         return _NOWHERE, (_NOWHERE,) * self.columns

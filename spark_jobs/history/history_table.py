@@ -12,65 +12,67 @@ history closes it: it begins again, in the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial, reduce
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+import orjson
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
 
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties
 from dblog_core.delta_writer.altering.column_mapping import MODE
-from dblog_core.delta_writer.features import TableRefused
+from dblog_core.delta_writer.append import AppendedTable
+from dblog_core.delta_writer.features import BatchRefused, TableRefused
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.shape import Shape
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import HISTORY_AFTER, HISTORY_WHOLE
 from dblog_core.lake.merge_plan import Work
-from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
-from dblog_core.model.schema import Column as TableColumn
-from dblog_core.model.schema import TableSchema
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
+from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpoint, key_ranges, log
 from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
-    MOVED_FROM,
     OFFSET,
     OP,
-    ORIGIN,
-    POSITION,
-    TRANSACTION,
-    UNCHANGED,
     check_names,
     history_shape,
     needs_mapping,
     quote,
     spark_type,
-)  # fmt: skip
+)
+from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.delta_tables.shaped_table import Described, ShapedTable
-from spark_jobs.events import fold_on_driver, moved_unchanged_toast, staged_events
-from spark_jobs.history import previous_rows
-from spark_jobs.history.lines_on_driver import Lines
-from spark_jobs.history.without_spark import Tables
+from spark_jobs.events.fold_unchanged_toast import Ids
+from spark_jobs.history import history_lines, line_reader
+from spark_jobs.history.former_values import LakeBefore
+from spark_jobs.history.history_lines import Lines
+from spark_jobs.history.lake_rows import find_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 AFTER = HISTORY_AFTER
 WHOLE = HISTORY_WHOLE
 APPEND_ONLY = "delta.appendOnly"
+_SHAPES = 3  # shapes that somebody may give the table while one commit is made
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """How a table stood before a merge: its rows in the lake (None: there is no table), whether it has none, and the
-    keys that wait for a dump.
+    """How a table stood before a merge: whether it had no row, and the keys that wait for a dump.
 
     All changes up to `offset` were in; `is_in_history`: the last of them are in the history too.
     """
 
-    rows: Callable[[], DataFrame | None]
     is_empty: Callable[[], bool]
     withheld: Sequence[Key]
     offset: int
@@ -93,24 +95,28 @@ class History:
     def __init__(
         self,
         spark: SparkSession,
-        path: Location,
+        table: AppendedTable,
         schema: TableSchema,
         *,
         app: str,
+        lake: Callable[[], OpenTable] | None,
+        checkpoints: Checkpoints,
         check: Callable[[], None] = lambda: None,
         renames: Renames | None = None,
-        tables: Tables | None = None,
     ) -> None:
-        """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
-        that led to the shape; `tables`: what small works are written by without Spark (None: none are)."""
+        """`lake`: opens the lake table (None: the table has no key), which is used by the thread that has it alone;
+        `check` raises LeaseLost once another may merge: it is asked right before every commit; `renames`: those that
+        led to the shape; `spark`: for checkpoints of the log, while Spark makes those."""
         self._spark = spark
-        self.path = path
+        self.path = table.files.root
+        self._table = table
         self._schema = schema
         self._app = app
+        self._lake = lake
+        self._checkpoints = checkpoints
         self._check = check
-        self._shaped = ShapedTable(spark, path, check)
+        self._shaped = ShapedTable(spark, self.path, check)
         self._renames = renames or Renames()
-        self._tables = tables
 
     def version(self) -> int | None:
         return log.version(self.path)
@@ -130,98 +136,111 @@ class History:
         later = renames.after(alter_table.renamed_upto(self._shaped.describe().properties)) if renames else None
         return lines.toDF(*map(later.current_name, lines.columns)) if later else lines
 
+    def read_lines(
+        self, names: Sequence[str], *, after: int = 0, upto: int | None = None, renames: Renames | None = None
+    ) -> Iterator[pa.Table]:
+        """The lines after offset `after`, up to `upto`, some at a time and in no order, by these columns as they are
+        called after `renames`; columns that the history does not have are left out. Raises LakeError."""
+        try:
+            yield from line_reader.read_lines(self._table.files, names, after=after, upto=upto, renames=renames)
+        except TableRefused as refusal:
+            raise self._refusal_of(refusal) from refusal
+
     def append_changes(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
-        """Appends the work's changes that are not here yet. `upto`: the last offset of the merge."""
+        """Appends the work's changes that are not here yet. `upto`: the last offset of the merge. Raises LakeError."""
         told_of = work.files or work.chunks or work.truncates
         if not (told_of or work.finished or self.version() is not None):
             return
-        has_shape = self._is_prepared(before)
-        if not has_shape:
-            self._prepare(before)
-            has_shape = self._has_shape()
-        if stale := _stale(work, staging) if self._renames else []:
-            self._keep(stale)
-        done = self.newest_offset()
-        if not told_of or done >= upto:
-            return
-        if has_shape and self._append_without_spark(work, before, staging, upto):
-            return
-        parts = [self._truncates(work.truncates)] if work.truncates else []
-        if work.files or work.chunks:
-            parts.append(self._with_stale(self._changes(work, before, staging), work, staging, stale))
-        lines = parts[0] if len(parts) == 1 else parts[1].unionByName(parts[0], allowMissingColumns=True)
-        lines = lines.where(F.col(OFFSET) > done)
-        self._append(lines.coalesce(1) if work.rows <= fold_on_driver.MAX_ROWS else lines, self._app, upto)
+        stale = _stale(work, staging) if self._renames else []
 
-    def append_ghosts(self, keys: DataFrame, mark: LogMark) -> None:
-        """Appends a d for each key that the dump of `mark` shows to be gone; `keys` has the key columns alone."""
-        self._prepare(None)
-        app = f"{self._app}:ghosts"
-        if (log.newest_transaction(self.path, app) or 0) >= mark.offset:
-            return
-        others = [c.name for c in self._schema.columns if c.name not in self._schema.key]
-        fields = {
-            **self._fields_of_mark(mark, DELETE, "dump"),
-            UNCHANGED: F.array(*map(F.lit, others)) if others else F.lit(None),
-        }
-        self._append(self._lines(keys, {n: F.col(quote(n)) for n in self._schema.key}, fields), app, mark.offset)
+        def make_lines(shape: Shape) -> Lines:
+            has_rows = self._lake is not None and before.exists
+            lake = LakeBefore(self._find_rows if has_rows else None, before.withheld, before.offset)
+            return history_lines.make_lines(staging, work, self._schema, stale, shape, lake)
 
-    def _append_without_spark(self, work: Work, before: Before, staging: Staging, upto: int) -> bool:
-        """As `append_changes`, where the history has its shape; False for what is Spark's."""
-        assert self._tables is not None
         try:
-            lines = self._tables.make_lines(staging, work, self._schema, before.withheld, exists=before.exists)
-            if lines is not None:
-                self._append(lines, self._app, upto)
-        except TableRefused:
-            return False
-        return lines is not None
+            self._prepare(before, stale)
+            if told_of:
+                self._append(make_lines, self._app, upto, stale)
+        except TableRefused as refusal:
+            raise self._refusal_of(refusal) from refusal
 
-    def _append(self, lines: DataFrame | Lines, app: str, version: int) -> None:
-        if not isinstance(lines, DataFrame):
-            assert self._tables is not None
-            self._tables.append(self._spark, self.path, lines, app, version)
+    def append_ghosts(self, keys: Iterable[pa.Table], mark: LogMark) -> None:
+        """Appends a d for each key that the dump of `mark` shows to be gone. `keys`: the key's columns, some rows at a
+        time. Raises LakeError."""
+        spooled = SpooledTables()
+        for part in keys:
+            spooled.append(part)
+        if not len(spooled):
             return
-        self._check()
-        options = {"txnAppId": app, "txnVersion": str(version)}
-        lines.write.format("delta").mode("append").options(**options).save(str(self.path))
-        log.check_committed(self.path, app, version)
-
-    def _is_prepared(self, before: Before) -> bool:
-        """Whether it is known, without Spark, that there is nothing to prepare."""
-        if self.version() is None or not self._has_shape():
-            return False
-        assert self._tables is not None
-        return before.is_in_history or self._tables.properties().get(AFTER) == str(before.offset)
-
-    def _has_shape(self) -> bool:
-        """Whether lines can be appended without Spark."""
-        if self._tables is None or self._renames:
-            return False
         try:
-            return self._tables.has_shape(self._schema)
-        except TableRefused:
-            return False
+            self._prepare(None)
+            make_lines = partial(history_lines.make_ghosts, spooled, mark, self._schema)
+            self._append(make_lines, f"{self._app}:ghosts", mark.offset)
+        except TableRefused as refusal:
+            raise self._refusal_of(refusal) from refusal
 
-    def _prepare(self, before: Before | None) -> None:
+    def _find_rows(self, keys: Sequence[pa.Array], names: Sequence[str]) -> tuple[pa.Table, Ids]:
+        assert self._lake is not None, "a table without a key asks for no row"
+        return find_rows(self._lake(), self._schema, keys, names)
+
+    def _append(
+        self, make_lines: Callable[[Shape], Lines], app: str, number: int, stale: Sequence[Column] = ()
+    ) -> None:
+        """Commits lines as transaction `number`, unless that is there. A checkpoint that is due then is made beside the
+        merges."""
+        for _ in range(_SHAPES):
+            if self._table.newest_order(app) >= number:
+                return
+            try:
+                done = self._table.append(make_lines(self._table.shape()), app, number)
+            except BatchRefused:  # somebody has given the table another shape
+                self._prepare(None, stale)
+                continue
+            if not done.already and delta_log_checkpoint.is_due(done.version, self._properties()):
+                self._checkpoints.ask(self._spark, self.path)
+            return
+        raise self._refusal("the table's shape changes all the time", "see who alters it; it is tried again")
+
+    def _properties(self) -> dict[str, str]:
+        """Those that the history had at the last look."""
+        return dict(self._table.snapshot.metadata.get("configuration") or {})
+
+    def _is_prepared(self, before: Before | None) -> bool:
+        """Whether the history is that of the table, has all columns in their types, and says where it begins."""
+        fields = orjson.loads(self._table.snapshot.metadata["schemaString"])
+        have = {f.name: f.dataType.simpleString() for f in Described.of(fields, {}).shape}
+        properties = self._properties()
+        return (
+            not self._renames
+            and alter_table.is_another(properties, self._schema.table) is None
+            and all(have.get(f.name) == f.dataType.simpleString() for f in history_shape(self._schema))
+            and (before is None or before.is_in_history or properties.get(AFTER) == str(before.offset))
+        )
+
+    def _prepare(self, before: Before | None, stale: Sequence[Column] = ()) -> None:
         """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can
-        not take.
+        not take; TableRefused.
 
-        `before` (None: somebody has prepared it already): where it begins, if the last changes were not written.
+        `before` (None: somebody has prepared it already): where it begins, if the last changes were not written;
+        `stale`: columns of the merge whose names others have taken since.
         """
         self._check()
         if self.version() is None:
             self._create(before)
+        self._table.refresh()
+        if self._is_prepared(before):
             return
-        have = self._shaped.describe()
-        if OP in have.shape.names:
+        if OP in (have := self._shaped.describe()).shape.names:
             for step in self._renames.steps:
                 self._shaped.alter(partial(alter_table.rename, step=step))
             have = self._shaped.describe()
         self._check_owner(have)
         self._shaped.alter(self._plan_changes)
+        self._shaped.alter(partial(self._plan_stale, stale=stale))
         if before is not None and not before.is_in_history:
             self._begin_anew(before)
+        self._table.refresh()
 
     def _check_owner(self, have: Described) -> None:
         """Raises LakeError where another table has this place."""
@@ -260,27 +279,14 @@ class History:
             "move the history's directory away: the next merge begins a new one",
         )
 
-    def _keep(self, stale: Sequence[TableColumn]) -> None:
-        """Has a column for each whose name another one takes within the merge; `_rename` has made those it has had."""
-        stale_columns = {describe_stale(column.name): spark_type(column.type).jsonValue() for column in stale}
-
-        def plan(have: Described) -> list[Change]:
-            names = {name.lower() for name in have.shape.names}
-            return [AddColumn(name, kind) for name, kind in stale_columns.items() if name.lower() not in names]
-
-        self._shaped.alter(plan)
-
-    def _with_stale(self, lines: DataFrame, work: Work, staging: Staging, stale: Sequence[TableColumn]) -> DataFrame:
-        """The lines with the values that those columns had until then."""
-        if not stale:
-            return lines
-        whole = TableSchema(self._schema.table, (*self._schema.columns, *stale), self._schema.key)
-        events = staged_events.read_events(self._spark, staging, replace(work, truncates=(), floor=None), whole)
-        image = F.when(F.col("op") == DELETE, F.col("before")).otherwise(F.col("row"))
-        values = events.select(
-            F.col("offset").alias(OFFSET), *(image[column.name].alias(describe_stale(column.name)) for column in stale)
-        )
-        return lines.join(values, OFFSET, "left")
+    def _plan_stale(self, have: Described, *, stale: Sequence[Column]) -> list[Change]:
+        """A column for each whose name another one takes within the merge; a rename has made those it has had."""
+        names = {name.lower(): name for name in have.shape.names}
+        kinds = {describe_stale(column.name): spark_type(column.type) for column in stale}
+        want = StructType([StructField(names.get(name.lower(), name), kind) for name, kind in kinds.items()])
+        if (changes := alter_table.widen(have.shape, want)) is None:
+            raise self._cannot_follow(f"column {name} had several types" for name in want.names)
+        return [*changes, *(AddColumn(f.name, f.dataType.jsonValue()) for f in want if f.name not in have.shape.names)]
 
     def _begin_anew(self, before: Before) -> None:
         """Changes up to where the table stood may be missing. A merge that is tried again has said so already."""
@@ -290,6 +296,17 @@ class History:
 
     def _refusal(self, what: str, fix: str) -> LakeError:
         return LakeError(what, where=str(self.path), fix=fix)
+
+    def _refusal_of(self, refusal: TableRefused) -> LakeError:
+        """The error of a history, or of a lake table that its lines need rows of, which is not one for this package."""
+        where = refusal.where or str(self.path)
+        if where.startswith(str(self.path)):
+            what = f"the history cannot be written: {refusal.feature}"
+            fix = "take that from it; or move its directory away: the next merge begins a new one"
+        else:
+            what = f"the history needs rows of the lake table, which cannot be read: {refusal.feature}"
+            fix = f"take that from it, or run `dblog reset {quote_for_shell(self._schema.table)}`: it is built again"
+        return LakeError(what, where=where, fix=fix)
 
     def _create(self, before: Before | None) -> None:
         check_names(self._schema)
@@ -306,80 +323,14 @@ class History:
             properties[alter_table.RENAMED] = str(self._renames.last_offset)
         if needs_mapping(self._schema):
             properties[MODE] = "name"
-        shape = history_shape(self._schema)
-        if (
-            self._tables is not None
-            and create_table.is_place_empty(self.path)
-            and not create_table.has_default_properties(self._spark)
-        ):
-            create_table.create_table(self.path, shape, properties)
-            return
-        builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
-        for name, value in properties.items():
-            builder = builder.property(name, value)
-        builder.execute()
-
-    def _changes(self, work: Work, before: Before, staging: Staging) -> DataFrame:
-        """The work's rows as lines: those of a dump only where they differ from what was there."""
-        schema = self._schema
-        whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
-        events = staged_events.read_events(self._spark, staging, whole, schema)
-        if schema.key:
-            rows = before.rows()
-            if any(f.has_unchanged and f.has_moves for f in work.files):
-                events = moved_unchanged_toast.resolve(self._spark, events, rows, schema)
-            if previous_rows.needs_previous_rows(staging, work):
-                events = previous_rows.add_previous_values(
-                    self._spark, events, rows, before.withheld, schema, work.truncates
-                )
-        deleted = F.col("op") == DELETE
-        not_in_key = F.array(*(F.lit(c.name) for c in schema.columns if c.name not in schema.key)).cast("array<string>")
-        fields = {
-            OP: F.col("op"),
-            OFFSET: F.col("offset"),
-            POSITION: F.col("position"),
-            COMMIT_TIME: F.col("commit_time"),
-            ORIGIN: F.col("origin"),
-            TRANSACTION: F.when(F.col("op") != REFRESH, F.col("transaction")),
-            UNCHANGED: F.when(F.col("key_only"), F.when(F.size(not_in_key) > 0, not_in_key)).otherwise(
-                F.col("unchanged")
-            ),
-            MOVED_FROM: F.col("moved_from"),
-        }
-        values = {
-            c.name: F.col(f"key.{quote(c.name)}")
-            if c.name in schema.key
-            else F.when(F.col("key_only"), None)
-            .when(deleted, F.col(f"before.{quote(c.name)}"))
-            .otherwise(F.col(f"row.{quote(c.name)}"))
-            for c in schema.columns
-        }
-        return self._lines(events, values, fields)
-
-    def _truncates(self, marks: Sequence[LogMark]) -> DataFrame:
-        lines = [self._lines(self._spark.range(1), {}, self._fields_of_mark(mark, TRUNCATE, "log")) for mark in marks]
-        return reduce(DataFrame.unionByName, lines)
-
-    def _fields_of_mark(self, mark: LogMark, op: str, origin: str) -> dict[str, Column]:
-        return {
-            OP: F.lit(op),
-            OFFSET: F.lit(mark.offset),
-            POSITION: F.lit(mark.position),
-            COMMIT_TIME: F.timestamp_micros(F.lit(mark.commit_time)),
-            ORIGIN: F.lit(origin),
-            TRANSACTION: F.lit(mark.transaction if op == TRUNCATE else None),
-        }
-
-    def _lines(self, rows: DataFrame, values: dict[str, Column], fields: dict[str, Column]) -> DataFrame:
-        """Rows in the table's shape; what neither says is NULL."""
-        have = {**values, **fields}
-        shape = history_shape(self._schema)
-        return rows.select(*(have.get(f.name, F.lit(None)).cast(f.dataType).alias(f.name) for f in shape))
+        if not create_table.is_place_empty(self.path):
+            raise self._refusal("its place has files, and no Delta log", "move the directory away")
+        create_table.create_table(self.path, history_shape(self._schema), properties)  # or somebody was faster
 
 
-def _stale(work: Work, staging: Staging) -> list[TableColumn]:
+def _stale(work: Work, staging: Staging) -> list[Column]:
     """Columns of the work's rows whose names other columns now have, each in its widest type."""
-    widest: dict[str, TableColumn] = {}
+    widest: dict[str, Column] = {}
     for column in (c for shape in work.shapes(staging.schema) for c in shape.columns if is_stale(c.name)):
         widest_column = widest.get(column.name)
         if widest_column is None or compatibility.is_widening(widest_column.type, column.type):

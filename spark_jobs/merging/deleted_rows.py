@@ -73,7 +73,7 @@ def remove_ghosts(
         if history is not None:
             # Rows of another program that have NULL in the key were never in the history.
             has_key = reduce(Column.__and__, [F.col(quote(name)).isNotNull() for name in schema.key])
-            history.append_ghosts(ghosts.where(has_key), mark)
+            history.append_ghosts([ghosts.where(has_key).toArrow()], mark)
         _remove_keys(spark, lake, ghosts, schema, mark.since, mark.offset, tables)
     return count
 
@@ -165,7 +165,7 @@ def append_ghosts_before(
         keys = keys.join(others, names, "left_anti")
     ghosts = compute_once(keys)
     if not ghosts.isEmpty():
-        history.append_ghosts(ghosts, mark)
+        history.append_ghosts([ghosts.toArrow()], mark)
 
 
 def _is_full(mark: LogMark) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from dblog_core.config.lake import JsonAs, SchemaChanges
@@ -27,7 +27,6 @@ from spark_jobs.delta_tables.column_types import arrow_type, check_follows
 from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import schema_policy
 from spark_jobs.history.history_table import Before, History
-from spark_jobs.history.without_spark import Tables
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.spreading.write_spread import Spread
@@ -53,6 +52,8 @@ class Lake:
     """Through which works of up to some millions of rows are written without Spark; None: each is a MERGE."""
     spread: Spread | None = None
     """With what large shares are spread over executors; None: the driver carries all."""
+    history_tables: OpenTables = field(default_factory=OpenTables)
+    """Through which histories are written, and the rows read that they need, where `open_tables` is None."""
     adopted: int = 0
     """The merge with which the lake was taken over to its staging, whose offsets begin again; 0: it never was."""
     vectors: bool = True
@@ -171,15 +172,12 @@ class Lake:
         """How a table stands before a merge, as its history needs to know it. `table`: None for one without a key."""
         exists = table is not None and table.exists()
 
-        def rows() -> DataFrame | None:
-            return table.rows() if table is not None and exists else None
-
         def is_empty() -> bool:
             return table is None or not exists or table.is_empty(self.open_tables)
 
         offset = span.first_offset - 1 if status is None else status.offset
         is_in_history = status is not None and status.told
-        return Before(rows, is_empty, withheld, offset, is_in_history, exists)
+        return Before(is_empty, withheld, offset, is_in_history, exists)
 
     def open_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
         """The history of a table, even if it does not continue."""
@@ -187,16 +185,18 @@ class Lake:
         link_encoded_name(self.location, history_name(schema.table))
         # A transaction's version is an offset here: those of another staging are not to be compared.
         app = f"{self.app}:{schema.table}:history" + (f":{self.adopted}" if self.adopted else "")
-        tables = self._history_tables(location, schema)
-        return History(spark, location, schema, app=app, check=self.check, renames=renames, tables=tables)
-
-    def _history_tables(self, location: Location, schema: TableSchema) -> Tables | None:
-        """What the history's small works are written by; None where Spark writes all."""
-        if (tables := self.open_tables) is None:
-            return None
+        tables = self.open_tables or self.history_tables
         place = table_location(self.location, schema.table)
-        lake = partial(tables.table, place, schema, self.check) if schema.key else None
-        return Tables(tables.history(location, self.check), lake, tables.checkpoints)
+        return History(
+            spark,
+            tables.history(location, self.check),
+            schema,
+            app=app,
+            lake=partial(tables.table, place, schema, self.check) if schema.key else None,
+            checkpoints=tables.checkpoints,
+            check=self.check,
+            renames=renames,
+        )
 
 
 def _kind(have: StructType, name: str) -> pa.DataType | None:

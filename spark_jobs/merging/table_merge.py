@@ -285,7 +285,6 @@ class TableMerge:
             work = whole
         if work is not whole:
             self._check_follows(work, schema)
-            staged_events.check_files(self._spark, self._staging, work)
         history.append_changes(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
 

@@ -93,7 +93,7 @@ def _file(path: Location) -> str:
     return kinds[0]
 
 
-def _name_history(history: History, _lines: Any, app: str, _version: int) -> str:
+def _name_history(_history: History, _make_lines: Any, app: str, *_: Any) -> str:
     return "history of ghosts" if app.endswith(":ghosts") else "history"
 
 

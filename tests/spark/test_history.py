@@ -9,14 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 
 from dblog_core.lake.lake_status import history_location, read_status
 from spark_jobs.delta_tables import log
+from spark_jobs.delta_tables.column_types import history_shape
 from spark_jobs.views import scd2
 from tests.spark.history_lines import ITEMS, history_rows, item, lines
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
+from tests.spark.test_ways import ODD
 from tests.spark.worlds import SHAPE, Source
 from tests.spark.worlds_history import Expected
 
@@ -295,3 +298,24 @@ def test_a_row_is_erased_from_a_history_as_the_page_on_privacy_says(lake_with_hi
     assert path.local is not None
     left = b"".join(repr(pq.read_table(file).to_pylist()).encode() for file in path.local.glob("*.parquet"))
     assert b"secret of 2" in left and b"secret of 1" not in left
+
+
+def test_a_history_is_made_as_delta_makes_it(lake_with_history: TestLake) -> None:
+    """With the columns, the properties and the features that Delta gives a table of the same form."""
+    spark = lake_with_history.spark
+    ours = table("ours", **{column.name: column.type for column in ODD.columns}, key=ODD.key)
+    history = lake_with_history.merger()._lake.open_history(spark, ours)
+    history._prepare(None)
+    properties = history._properties()
+    deltas = lake_with_history.path / "deltas"
+    builder = DeltaTable.create(spark).location(str(deltas)).addColumns(history_shape(ours))
+    for name, value in properties.items():
+        builder = builder.property(name, value)
+    builder.execute()
+    made = []
+    for path in (str(history.path), str(deltas)):
+        detail = DeltaTable.forPath(spark, path).detail().collect()[0].asDict()
+        columns = spark.read.format("delta").load(path).schema
+        protocol = (detail["minReaderVersion"], detail["minWriterVersion"], sorted(detail["tableFeatures"]))
+        made.append((detail["properties"], columns, protocol, detail["format"], detail["partitionColumns"]))
+    assert made[0] == made[1]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import State, history_location, read_status
-from spark_jobs.history.history_table import Begin, History
+from spark_jobs.history.history_table import Begin
 from spark_jobs.history.rebuild_start import find_past
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -222,7 +222,7 @@ def test_a_history_that_somebody_has_restored_begins_again_and_no_rebuild_takes_
     stranger.sql(f"RESTORE TABLE delta.`{history}` TO VERSION AS OF 1")
     status = read_status(lake.location)
     assert status is not None
-    opened = History(lake.spark, history, ITEMS, app="")
+    opened = lake.merger()._lake.open_history(lake.spark, ITEMS)
     with pytest.raises(LakeError, match=r"may lack lines: .*RESTORE"):
         find_past(opened, ITEMS, status.tables[str(ITEMS.table)])
     before = lake.build.offset

@@ -6,6 +6,7 @@ import datetime as dt
 import random
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,10 @@ from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import create_table
 from spark_jobs.delta_tables.column_types import OFFSET, history_shape
-from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.events import event_buckets, fold_on_driver
-from spark_jobs.history import former_values, lines_on_driver
-from spark_jobs.history.without_spark import Tables
+from spark_jobs.history import history_lines, lake_rows
+from spark_jobs.history.former_values import FormerValues, LakeBefore
+from spark_jobs.history.lake_rows import find_rows
 from tests.spark.segments import Row, SegmentBuilder, table
 from tests.spark.worlds import SHAPE, Key, Oracle
 from tests.spark.worlds_history import Expected
@@ -76,12 +77,10 @@ class World:
         return merge_plan.plan_works(manifests, lambda table: self.lake.segment)[str(SHAPE.table)]
 
     def lines(self, withheld: list[Key] | None = None) -> pa.Table | SpooledTables:
-        tables = Tables(self.history, self.lake.open, Checkpoints())
-        assert tables.has_shape(SHAPE)
         known = sorted(self.oracle.withheld) if withheld is None else withheld
-        lines = tables.make_lines(self.lake.staging, self.work(), SHAPE, known, exists=True)
-        assert lines is not None
-        return lines
+        before = LakeBefore(partial(find_rows, self.lake.open(), SHAPE), known, self.lake.offset)
+        shape = self.history.refresh()
+        return history_lines.make_lines(self.lake.staging, self.work(), SHAPE, (), shape, before)
 
     def merge(self) -> None:
         """Into the history first, and then into the table."""
@@ -126,17 +125,23 @@ def world(tmp_path: Path, soak_seed: int) -> World:
     return world
 
 
-@pytest.fixture(params=["at once", "in parts"])
+@pytest.fixture(params=["at once", "in parts", "in portions"])
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether lines are made in parts of a few keys; of lines without former values: of a few lines."""
-    if request.param == "in parts":
-        monkeypatch.setattr(lines_on_driver, "_make_at_once", lambda *_: None)
-        monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
-        monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 60)
-        monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
-        monkeypatch.setattr(lines_on_driver, "GROUP_BYTES", 1)
-        monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
-    return bool(request.param == "in parts")
+    """Whether lines are made in parts of a few keys; of lines without former values: of a few lines. In portions: all
+    keys are together, a few of their events are read at a time, and few rows of the lake have room."""
+    if request.param == "at once":
+        return False
+    monkeypatch.setattr(history_lines, "_make_at_once", lambda *_: None)
+    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
+    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 60)
+    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
+    monkeypatch.setattr(history_lines, "GROUP_BYTES", 1)
+    monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+    if request.param == "in portions":
+        monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 1)
+        monkeypatch.setattr(history_lines, "PORTION_BYTES", 1)
+        monkeypatch.setattr(lake_rows, "_MOST_BYTES", 300)
+    return True
 
 
 def test_the_lines_are_what_a_reader_would_have_kept(world: World, soak_seed: int, parts: bool) -> None:
@@ -248,7 +253,7 @@ def test_values_that_differ_in_their_bytes_alone_change_nothing(tmp_path: Path) 
         rows = pa.table(
             {"id": pa.array([0, 1, 2], pa.int64()), "v": pa.array(old, kind), OFFSET: pa.nulls(3, pa.int64())}
         )
-        before = former_values.Before(lambda keys, rows=rows: (rows, keys[0].to_numpy()), [])
+        before = LakeBefore(lambda keys, names, rows=rows: (rows, keys[0].to_numpy()), [], 0)
         dumped = pa.table(
             {
                 "offset": pa.array([1, 2, 3], pa.int64()),
@@ -262,7 +267,7 @@ def test_values_that_differ_in_their_bytes_alone_change_nothing(tmp_path: Path) 
                 "v1": pa.array(new, kind),
             }
         )
-        left = former_values.fill_events(dumped, schema, [], before)
+        left = FormerValues(schema, [], before).fill(dumped)
         assert left["k0"].to_pylist() == [2], f"{name}: {kind}"
 
 
@@ -270,7 +275,7 @@ def test_values_that_differ_in_their_bytes_alone_change_nothing(tmp_path: Path) 
 def test_a_later_row_of_the_old_key_has_no_value_for_a_row_that_moved_away(lake_offset: int, value: str | None) -> None:
     schema = table("t", id=pa.int64(), v=pa.string())
     rows = pa.table({"id": [1], "v": ["big"], OFFSET: [lake_offset]})
-    before = former_values.Before(lambda keys: (rows, np.flatnonzero(keys[0].to_numpy() == 1)), [])
+    before = LakeBefore(lambda keys, names: (rows, np.flatnonzero(keys[0].to_numpy() == 1)), [], 15)
     moves = pa.table(
         {
             "offset": pa.array([16, 17], pa.int64()),
@@ -284,14 +289,24 @@ def test_a_later_row_of_the_old_key_has_no_value_for_a_row_that_moved_away(lake_
             "v1": pa.nulls(2, pa.string()),
         }
     )
-    _, moved = former_values.fill_events(moves, schema, [], before).to_pylist()
+    _, moved = FormerValues(schema, [], before).fill(moves).to_pylist()
     assert (moved["v1"], moved["unchanged"]) == (value, ["v"] if value is None else None)
 
 
-def test_a_table_whose_lake_is_sparks_is_left_to_spark(world: World, soak_seed: int) -> None:
+def test_rows_are_taken_from_a_table_that_takes_no_writes_of_ours(world: World, soak_seed: int) -> None:
+    world.lake.source.dump_chunk()
+    world.lake.source.build.seal()
+    world.merge()
     change_and_dump(world, random.Random(soak_seed))
+    before = at_once(world.lines())
     open_delta(world.lake.table).alter.set_table_properties({"delta.appendOnly": "true"})
-    with pytest.raises(TableRefused, match="appended rows alone"):
+    assert at_once(world.lines()) == before
+
+
+def test_a_table_that_is_not_read_here_gives_no_rows(world: World, soak_seed: int) -> None:
+    change_and_dump(world, random.Random(soak_seed))
+    add_metadata(world.lake.open(), {"delta.columnMapping.mode": "by guess"})
+    with pytest.raises(TableRefused, match="its column mapping is by guess"):
         world.lines()
 
 
@@ -310,10 +325,8 @@ def test_lines_that_need_no_former_values_are_in_the_order_of_the_log(
     build.seal()
     work = merge_plan.plan_works(build.staging.manifests(), lambda table: 0)[str(schema.table)]
     history = make_history(tmp_path, schema)
-    tables = Tables(history, None, Checkpoints())
-    assert tables.has_shape(schema)
-    lines = tables.make_lines(build.staging, work, schema, [], exists=False)
-    assert lines is not None
+    shape = history.refresh()
+    lines = history_lines.make_lines(build.staging, work, schema, (), shape, LakeBefore(None, [], 0))
     history.append(lines, APP, 61)
     told = read_rows(tmp_path / "history")
     assert [row[OFFSET] for row in told] == list(range(1, 62)) and told[-1]["_dblog_op"] == "t"
@@ -323,32 +336,9 @@ def test_lines_that_need_no_former_values_are_in_the_order_of_the_log(
     assert (len(ends) > 1) == parts and all(a[1] < b[0] for a, b in pairwise(ends))
 
 
-def test_keys_that_belong_together_and_have_no_room_are_left_to_spark(
-    world: World, monkeypatch: pytest.MonkeyPatch, soak_seed: int
-) -> None:
-    change_and_dump(world, random.Random(soak_seed))
-    monkeypatch.setattr(fold_on_driver, "MAX_DECODED", 10)
-    tables = Tables(world.history, world.lake.open, Checkpoints())
-    assert tables.has_shape(SHAPE)
-    assert tables.make_lines(world.lake.staging, world.work(), SHAPE, [], exists=True) is None
-
-
-def test_a_history_of_another_shape_or_table_is_not_ready(tmp_path: Path) -> None:
-    history = make_history(tmp_path, ITEMS)
-    tables = Tables(history, None, Checkpoints())
-    assert tables.has_shape(ITEMS)
-    wider = table("items", id=pa.int64(), v=pa.string(), big=pa.string(), more=pa.int32())
-    other = table("items", id=pa.int64(), v=pa.int64(), big=pa.string())
-    elsewhere = table("ITEMS", id=pa.int64(), v=pa.string(), big=pa.string())
-    assert [tables.has_shape(schema) for schema in (wider, other, elsewhere)] == [False] * 3
-    history.files.create(
-        f"_delta_log/{1:020d}.json", b'{"metaData":' + _metadata(history, "delta.constraints.some") + b"}\n"
-    )
-    with pytest.raises(TableRefused, match="the constraint some"):
-        tables.has_shape(ITEMS)
-
-
-def _metadata(history: AppendedTable, switched_on: str) -> bytes:
-    history.refresh()
-    metadata = history.snapshot.metadata
-    return orjson.dumps({**metadata, "configuration": {**metadata["configuration"], switched_on: "true"}})
+def add_metadata(table: OpenTable, properties: dict[str, str]) -> None:
+    """Somebody gives the table these properties."""
+    table.look()
+    metadata = table.snapshot.metadata
+    action = {"metaData": {**metadata, "configuration": {**metadata["configuration"], **properties}}}
+    assert table.files.create(f"_delta_log/{table.snapshot.version + 1:020d}.json", orjson.dumps(action) + b"\n")

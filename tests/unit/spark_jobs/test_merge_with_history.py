@@ -13,16 +13,22 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field
 
+from dblog_core.delta_writer import stored_rows
 from dblog_core.errors import LeaseLost, StagingUnavailable
 from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import history_location, read_status
+from dblog_core.model.schema import TableSchema
+from dblog_core.schema_evolution.renames import Rename, Renames
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
+from spark_jobs.history import history_lines, line_reader
 from spark_jobs.lake_tasks import maintain
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.no_spark import NoSpark, SparkAsked
+from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Oracle, Source
 from tests.spark.worlds_history import Expected
 from tests.unit.spark_jobs.test_history_without_spark import read_rows
@@ -176,6 +182,112 @@ def test_a_history_whose_files_another_program_has_joined_goes_on(tmp_path: Path
     world.change()
     world.lake.merge_well()
     world.check()
+
+
+ITEMS = table("items", id=pa.int64(), v=pa.string(), big=pa.string())
+EVENTS = table("events", key=(), what=pa.string(), n=pa.int64())
+
+
+def lake_at(path: Path) -> TestLake:
+    """An empty lake with histories."""
+    return World(path, "none").lake
+
+
+def lines_of(lake: TestLake, schema: TableSchema) -> list[tuple[Any, ...]]:
+    """Offset, op, the row, and what is not known of it."""
+    path = history_location(lake.location, schema.table).local
+    assert path is not None
+    names = ("_dblog_offset", "_dblog_op", *(c.name for c in schema.columns), "_dblog_unchanged")
+    return [tuple(row[name] for name in names) for row in read_rows(path)]
+
+
+def test_a_table_without_a_key_has_lines_of_what_its_log_says(tmp_path: Path) -> None:
+    lake = lake_at(tmp_path)
+    lake.build.create(EVENTS, {"what": "a", "n": 1})
+    lake.build.line(EVENTS, "u", before={"what": "a", "n": 1}, after={"what": None, "n": 1}, unchanged=["what"])
+    lake.build.seal()
+    lake.merge_well()
+    lake.build.truncate(EVENTS)
+    lake.build.seal()
+    lake.merge_well()
+    assert lines_of(lake, EVENTS) == [
+        (1, "c", "a", 1, None), (2, "u", None, 1, ["what"]), (3, "t", None, None, None),
+    ]  # fmt: skip
+
+
+def test_a_history_that_takes_no_lines_of_ours_stops_its_table_with_the_fix(tmp_path: Path) -> None:
+    lake = lake_at(tmp_path)
+    lake.build.create(ITEMS, {"id": 1, "v": "v", "big": "b"})
+    lake.build.seal()
+    lake.merge_well()
+    path = history_location(lake.location, ITEMS.table)
+    DeltaTable(str(path)).alter.add_constraint({"some": "_dblog_offset > 0"})
+    lake.build.create(ITEMS, {"id": 2, "v": "v", "big": "b"})
+    lake.build.seal()
+    (merged,) = lake.merge()
+    assert merged.tables[0].error == (
+        f"{path}: the history cannot be written: it has the constraint some\n"
+        "  fix: take that from it; or move its directory away: the next merge begins a new one"
+    )
+    assert [offset for offset, *_ in lines_of(lake, ITEMS)] == [1], "and the table has no row without its line"
+    assert [row["id"] for row in lake.rust_rows(ITEMS)] == [1]
+
+
+def test_a_place_with_files_and_no_log_takes_no_history(tmp_path: Path) -> None:
+    lake = lake_at(tmp_path)
+    path = history_location(lake.location, ITEMS.table)
+    (path / "somebody's.parquet").create(b"PAR1")
+    lake.build.create(ITEMS, {"id": 1, "v": "v", "big": "b"})
+    lake.build.seal()
+    (merged,) = lake.merge()
+    assert merged.tables[0].error == (f"{path}: its place has files, and no Delta log\n  fix: move the directory away")
+
+
+def test_a_history_that_is_altered_while_lines_are_made_gets_them_in_its_new_shape(tmp_path: Path) -> None:
+    lake = lake_at(tmp_path)
+    lake.build.create(ITEMS, {"id": 1, "v": "v", "big": "b"})
+    lake.build.seal()
+    lake.merge_well()
+    lake.build.create(ITEMS, {"id": 2, "v": "v", "big": "b"})
+    lake.build.seal()
+    make_lines = history_lines.make_lines
+    looked = []
+
+    def alter_first(*how: Any) -> Any:
+        looked.append(how)
+        lines = make_lines(*how)
+        if len(looked) == 1:
+            opened = DeltaTable(str(history_location(lake.location, ITEMS.table)))
+            opened.alter.add_columns([Field("theirs", "integer")])
+        return lines
+
+    with mock.patch.object(history_lines, "make_lines", alter_first):
+        lake.merge_well()
+    assert len(looked) == 2
+    assert [key for _, _, key, *_ in lines_of(lake, ITEMS)] == [1, 2]
+
+
+def test_lines_are_read_by_columns_and_offsets_without_the_files_of_others(tmp_path: Path) -> None:
+    lake = lake_at(tmp_path)
+    for number in range(1, 7):
+        lake.build.create(ITEMS, {"id": number, "v": f"{number}", "big": "b"})
+        lake.build.seal()
+        lake.merge_well()
+    history = lake.merger()._lake.open_history(lake.spark, ITEMS)
+    assert history.path.local is not None
+    opened = []
+    stretches = stored_rows.row_stretches
+
+    def note(*how: Any) -> Any:
+        opened.append(how)
+        return stretches(*how)
+
+    with mock.patch.object(line_reader, "row_stretches", note):
+        parts = list(history.read_lines(["v", "none", "_dblog_offset"], after=2, upto=4))
+    assert pa.concat_tables(parts).sort_by("v").to_pydict() == {"v": ["3", "4"], "_dblog_offset": [3, 4]}
+    assert len(opened) == 2, "files of other offsets are not opened"
+    renames = Renames((Rename(9, (("v", "w"),)),))
+    assert pa.concat_tables(history.read_lines(["w"], renames=renames))["w"].to_pylist() == [*"123456"]
 
 
 @pytest.mark.thorough
