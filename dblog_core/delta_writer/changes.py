@@ -19,7 +19,8 @@ class Changes:
     table's row of the key is older by the order column. `same`: a guarded row that equals the table's in these columns
     is left as it is, unless it was `born` since (so is one that keeps values of another key); none: it is always
     written. `unchanged_toast`: by column the rows that keep the table's value in it; the row to take it from is that of
-    the change's own key, or of the key in `origins`: its key before the change.
+    the change's own key, or of the key in `origins`: its key before the change. `mends`: a row of the table of the same
+    order is not trusted, so that a guarded change wins against it too.
     """
 
     rows: pa.Table
@@ -33,6 +34,10 @@ class Changes:
     """A row of another key has values for a change only where its order column is below this. A later row of that key
     is another one, which a table has that is ahead of the changes' beginning. None: it never is."""
     born: Flags | None = None
+    born_at: Rows | None = None
+    """By change the order of its row's birth; those that keep values keep them of their own key. A row of the table
+    that is older is of another life: no such change is equal to it, or takes values from it. None: none is."""
+    mends: bool = False
 
     def take(self, numbers: Rows) -> Changes:
         """The changes with these numbers, in this order."""
@@ -44,6 +49,7 @@ class Changes:
             unchanged_toast={name: mask[numbers] for name, mask in self.unchanged_toast.items()},
             origins=None if self.origins is None else self.origins.take(pa.array(numbers)),
             born=None if self.born is None else self.born[numbers],
+            born_at=None if self.born_at is None else self.born_at[numbers],
         )
 
 

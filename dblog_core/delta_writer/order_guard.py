@@ -39,9 +39,17 @@ class Hits:
 
 
 def find_overtaken(
-    files: TableFiles, shape: Shape, hits: Sequence[Hits], guarded: Flags, order: pa.ChunkedArray, column: str
+    files: TableFiles,
+    shape: Shape,
+    hits: Sequence[Hits],
+    guarded: Flags,
+    order: pa.ChunkedArray,
+    column: str,
+    *,
+    mends: bool = False,
 ) -> Flags:
-    """For each change whether it is guarded, and a live row of its key is not older. `order`: the changes' own.
+    """For each change whether it is guarded, and a live row of its key is not older. `order`: the changes' own;
+    `mends`: only where such a row is newer.
 
     A row without an order is older than any change: somebody else has written it.
     """
@@ -57,9 +65,24 @@ def find_overtaken(
         stored = rows_at(files, hit.file, shape, [column], hit.rows)[column]
         has_order = np.asarray(stored.is_valid())
         # Equal counts as newer: the table has this very change, and a repeated work writes nothing.
-        newer = has_order & (np.asarray(pc.fill_null(stored, 0)) >= change_order[hit.change_numbers])
+        least = change_order[hit.change_numbers] + mends
+        newer = has_order & (np.asarray(pc.fill_null(stored, 0)) >= least)
         lost[hit.change_numbers[newer]] = True
     return lost
+
+
+def find_earlier_lives(
+    files: TableFiles, shape: Shape, hits: Sequence[Hits], chosen: Flags, born_at: Rows, column: str
+) -> Flags:
+    """For each change whether it is chosen, and a live row of its key is older than its birth, or has no order."""
+    earlier = np.zeros(len(chosen), np.bool_)
+    for hit in (hit.of(chosen) for hit in hits):
+        if not len(hit.rows):
+            continue
+        stored = rows_at(files, hit.file, shape, [column], hit.rows)[column]
+        orders = np.asarray(pc.fill_null(stored, np.iinfo(np.int64).min))
+        earlier[hit.change_numbers[orders < born_at[hit.change_numbers]]] = True
+    return earlier
 
 
 def find_equal(

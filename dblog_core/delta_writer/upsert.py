@@ -300,17 +300,20 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRo
     for hit in hits:
         is_in_table[hit.change_numbers] = True
     older = unchanged = np.zeros(len(is_in_table), np.bool_)
+    is_other_life = _find_other_lives(table, changes, shape, hits)
     if (guarded := changes.guarded & is_in_table).any():
         order = changes.rows[table.order]
-        older = order_guard.find_overtaken(table.files, shape, hits, guarded, order, table.order)
+        mends = changes.mends
+        older = order_guard.find_overtaken(table.files, shape, hits, guarded, order, table.order, mends=mends)
         if changes.same:
-            compared = guarded & ~older & ~changes.deleted
+            compared = guarded & ~older & ~changes.deleted & ~is_other_life
             compared = compared if changes.born is None else compared & ~changes.born
             unchanged = order_guard.find_equal(
                 table.files, shape, hits, compared, changes.rows, changes.same, unchanged_toast=changes.unchanged_toast
             )
     wins = ~(older | unchanged)
-    rows, unknown = take_unchanged_toast(table, changes, hits, wins & ~changes.deleted, shape, gone)
+    same_lives = [hit.of(~is_other_life) for hit in hits]
+    rows, unknown = take_unchanged_toast(table, changes, same_lives, wins & ~changes.deleted, shape, gone)
     # A row with a value that nobody knows leaves the table: a wrong value would be worse than a row that waits for a
     # dump.
     puts = wins & ~changes.deleted & ~unknown
@@ -329,6 +332,14 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRo
     old = [hit.of(wins) for hit in hits]
     former = [hit.of(wins & ~puts) for hit in dead]
     return _Plan(rows, bool(changes.unchanged_toast), old, former, puts, unknown, counts)
+
+
+def _find_other_lives(table: OpenTable, changes: Changes, shape: Shape, hits: Sequence[Hits]) -> Flags:
+    """The changes that keep values, and whose row in the table is of another life (`Changes.born_at`)."""
+    keeps = np.logical_or.reduce([np.zeros(len(changes.rows), np.bool_), *changes.unchanged_toast.values()])
+    if changes.born_at is None or not keeps.any():
+        return np.zeros(len(keeps), np.bool_)
+    return order_guard.find_earlier_lives(table.files, shape, hits, keeps, changes.born_at, table.order)
 
 
 def _write_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, before: Sequence[NewFile]) -> list[NewFile]:
