@@ -6,21 +6,25 @@ brings what its log lacks, and removes deleted rows. The lines of a history stay
 
 from __future__ import annotations
 
-from delta.tables import DeltaTable
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from dblog_core.delta_writer.altering.alterations import SetProperties
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.update_rows import RowUpdate, shift_orders, update_rows
 from dblog_core.errors import LakeError
 from dblog_core.lake import continuity
 from dblog_core.lake.lake_status import State, TableStatus, history_location, table_location
 from dblog_core.lake.merge_plan import Span
+from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.lake.task_plans import AdoptPlan
 from dblog_core.lake.task_requests import AdoptRequest
 from dblog_core.lake.task_results import AdoptResult
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.delta_tables.column_types import OFFSET, quote
-from spark_jobs.delta_tables.session import transaction
+from spark_jobs.delta_tables.column_types import OFFSET
+from spark_jobs.delta_tables.shaped_table import ShapedTable
 from spark_jobs.history.history_table import AFTER, APPEND_ONLY, WHOLE
 from spark_jobs.lake_tasks.context import Done, Tools
 
@@ -81,23 +85,30 @@ def carry_out(tools: Tools, plan: AdoptPlan) -> Done:
 def _age_lines(tools: Tools, name: str, path: Location, *, after: int) -> None:
     """A history's offsets end at 0, in the same order. Behind the offset `after`, which is the new staging's, it is
     without a gap again."""
-    session = tools.session(name)
-    table = f"delta.{quote(str(path))}"
-    gap = f"'{AFTER}' = '{after}', '{WHOLE}' = 'false'"
-    tools.check()
-    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false', {gap})")
-    newest = session.read.format("delta").load(str(path)).agg(F.max(OFFSET)).collect()[0][0]
-    if newest is not None:
-        tools.check()
-        with transaction(session, f"{tools.lake.app}:{name}:history:adopted", tools.number):
-            DeltaTable.forPath(session, str(path)).update(set={OFFSET: F.col(OFFSET) - F.lit(newest)})
-    tools.check()
-    session.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{APPEND_ONLY}' = 'true')")
+    shaped = ShapedTable(tools.session(name), path, tools.check)
+    gap = {AFTER: str(after), WHOLE: "false"}
+    shaped.alter(lambda have: [SetProperties({**gap, APPEND_ONLY: "false"})])
+    table = _open(tools, path)
+    _update(tools, table, shift_orders(table), f"{tools.lake.app}:{name}:history:adopted")
+    shaped.alter(lambda have: [SetProperties({APPEND_ONLY: "true"})])
 
 
 def _age_rows(tools: Tools, name: str, path: Location) -> None:
-    tools.check()
-    session = tools.session(name)
-    with transaction(session, f"{tools.lake.app}:{name}:adopted", tools.number):
-        is_newer = F.col(OFFSET).isNull() | (F.col(OFFSET) != 0)
-        DeltaTable.forPath(session, str(path)).update(is_newer, {OFFSET: F.lit(0).cast("long")})
+    older = RowUpdate(
+        {OFFSET: pa.scalar(0, pa.int64())},
+        [OFFSET],
+        lambda rows: pc.fill_null(pc.not_equal(rows[OFFSET], 0), True),
+        lambda offsets: (offsets.lowest, offsets.highest, offsets.nulls) != (0, 0, 0),
+    )
+    _update(tools, _open(tools, path), older, f"{tools.lake.app}:{name}:adopted")
+
+
+def _open(tools: Tools, path: Location) -> OpenTable:
+    # The key is not asked for: rows are chosen by their offsets.
+    return OpenTable(path, [OFFSET], order=OFFSET, mark=COMMIT_MARK, check=tools.check)
+
+
+def _update(tools: Tools, table: OpenTable, update: RowUpdate, app: str) -> None:
+    done = update_rows(table, update, app, tools.number)
+    if not done.already:
+        log.note_commit(table.files.root, done.version, table.commit_info, table.snapshot.commit)

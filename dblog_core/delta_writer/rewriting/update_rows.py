@@ -96,6 +96,25 @@ def fill_variants(pairs: Mapping[str, str]) -> RowUpdate:
     return RowUpdate(values, [*pairs, *pairs.values()], chooses)
 
 
+def shift_orders(table: OpenTable) -> RowUpdate:
+    """The update by which the orders of all rows of the table's newest version end at 0, in the same order."""
+    shape = table.refresh()
+    highest: int | None = None
+    for live in table.snapshot.files.values():
+        dead = table.dead_rows(live)
+        for first, rows in row_stretches(table.files, live, shape, [table.order]):
+            is_alive = ~dead.contains(np.arange(first, first + len(rows)))
+            in_file = pc.max(rows.column(0).filter(pa.array(is_alive))).as_py()
+            highest = max((order for order in (highest, in_file) if order is not None), default=None)
+    by = highest or 0
+    return RowUpdate(
+        {table.order: lambda rows: pc.subtract(rows[table.order], by)},
+        [table.order],
+        lambda rows: pc.and_(rows[table.order].is_valid(), by != 0),
+        lambda orders: by != 0,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Updated:
     """What stands in place of a file. `files`: none where no row of it lives; `rows`: how many of them changed."""

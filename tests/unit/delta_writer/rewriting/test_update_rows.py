@@ -11,7 +11,7 @@ from dblog_core.delta_writer.altering.alterations import AddColumn, SetPropertie
 from dblog_core.delta_writer.altering.altered_table import AlteredTable
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.rewriting import rewrite
-from dblog_core.delta_writer.rewriting.update_rows import update_beyond, update_older, update_rows
+from dblog_core.delta_writer.rewriting.update_rows import shift_orders, update_beyond, update_older, update_rows
 from dblog_core.errors import LeaseLost, StagingUnavailable
 from dblog_core.storage.location import Location
 from tests.unit.delta_writer.rivals import RIVALS, open_delta
@@ -76,6 +76,21 @@ def test_rows_beyond_and_without_an_order_are_disowned(table: Table) -> None:
         if values[OFFSET] is None or values[OFFSET] > 5:
             values[OFFSET] = 0
     assert table.read() == table.model()
+
+
+def test_orders_of_all_rows_end_at_0_in_the_same_order_whatever_dead_rows_had(table: Table) -> None:
+    table.merge(
+        table.writer(), [], [row(key[0], offset=20) for key, values in table.rows.items() if values[OFFSET] == 9]
+    )
+    table.merge(table.writer(), [{**row(500), OFFSET: None}])
+    for number in (1, 2):
+        writer = table.writer()
+        done = update_rows(writer, shift_orders(writer), "app:aged", number)
+        assert (done.updated > 0) == (number == 1)
+        for values in table.rows.values():
+            if values[OFFSET] is not None and number == 1:
+                values[OFFSET] -= 8
+        table.check()
 
 
 def test_an_update_of_no_row_counts_as_done(table: Table) -> None:
