@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import re
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from dblog_core.errors import LakeError
 from spark_jobs.merging.spreading import tasks
 from spark_jobs.merging.spreading.tasks import Opener, SpreadWork
 
 _CONTENTS_AT_ONCE = 8
 """That Spark gives a task in one batch: each has some mebibytes."""
 _TASKS_A_CORE = 8
+_REASON = re.compile(r"^[A-Za-z_.]+(Error|Exception): ")  # the last line of a traceback
 
 
 def run_tasks(spark: SparkSession, opener: Opener, cores: int | None, work: SpreadWork) -> list[tuple[str, bytes]]:
@@ -29,6 +33,13 @@ def run_tasks(spark: SparkSession, opener: Opener, cores: int | None, work: Spre
             lambda batches: tasks.plan(opener, payload.value, batches), tasks.HANDED_OVER
         )
         rows = plans.select("kind", "content").toArrow()
+    except PySparkException as error:
+        reasons = [line for line in str(error).splitlines() if _REASON.match(line)] or [type(error).__name__]
+        raise LakeError(
+            f"an executor cannot work: {reasons[-1]}",
+            fix="see that each has dblog, under the driver's Python or spark.pyspark.python; or set "
+            '`[lake] engine = "local"`: the driver then carries every share',
+        ) from error
     finally:
         payload.destroy()
     return list(zip(rows["kind"].to_pylist(), rows["content"].to_pylist(), strict=True))
