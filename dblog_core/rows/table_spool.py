@@ -1,19 +1,26 @@
-"""Arrow tables that wait on the local disk, in a file without a name: nobody else can open it, and it is gone with the
-process, whatever ends it."""
+"""Rows and numbers that wait on the local disk, in files without a name: nobody else can open them, and they are gone
+with the process, whatever ends it."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import IO, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.errors import LakeError
+from dblog_core.model import sizes
 
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
+_IN_MEMORY = 16 << 20
+"""Bytes of numbers that need no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +33,47 @@ class SpooledTable:
     nbytes: int
 
 
+class SpoolFile:
+    """Bytes on the local disk, one part after the other; `file` reads them."""
+
+    def __init__(self) -> None:
+        self.file = _open_file()
+        weakref.finalize(self, self.file.close)
+        self.size = 0
+        """Bytes on the disk."""
+
+    def append(self, data: bytes | pa.Buffer) -> int:
+        """The place of the first byte. Raises LakeError where the disk has no room."""
+        begin = self.size
+        rest = memoryview(data)
+        try:
+            while rest:
+                # A write may take a part only, where the disk is nearly full.
+                count = os.pwrite(self.file.fileno(), rest, self.size)
+                self.size += count
+                rest = rest[count:]
+        except OSError as error:
+            raise _no_room(error, rest.nbytes) from error
+        return begin
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Raises LakeError where the disk fails."""
+        try:
+            return os.pread(self.file.fileno(), size, begin)
+        except OSError as error:
+            raise _no_room(error, size) from error
+
+
 class TableSpool:
     """Takes tables, and gives them back in any order, as often as wanted."""
 
     def __init__(self) -> None:
-        try:
-            self._file = tempfile.TemporaryFile(prefix="dblog-", buffering=0)  # noqa: SIM115  # closed with the spool
-        except OSError as error:
-            raise _no_room(error) from error
-        weakref.finalize(self, self._file.close)
-        self._size = 0
+        self._file = SpoolFile()
 
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return self._size
+        return self._file.size
 
     def write(self, table: pa.Table) -> SpooledTable:
         """Raises LakeError where the disk has no room."""
@@ -48,24 +81,11 @@ class TableSpool:
         with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as stream:
             stream.write_table(table)
         data = sink.getvalue()
-        begin = self._size
-        rest = memoryview(data)
-        try:
-            while rest:
-                # A write may take a part only, where the disk is nearly full.
-                rest = rest[os.pwrite(self._file.fileno(), rest, begin + data.size - len(rest)) :]
-        except OSError as error:
-            raise _no_room(error) from error
-        self._size += data.size
-        return SpooledTable(begin, data.size, len(table), table.nbytes)
+        return SpooledTable(self._file.append(data), data.size, len(table), table.nbytes)
 
     def read(self, spooled: SpooledTable) -> pa.Table:
         """Raises LakeError where the disk fails."""
-        try:
-            data = os.pread(self._file.fileno(), spooled.size, spooled.begin)
-        except OSError as error:
-            raise _no_room(error) from error
-        return pa.ipc.open_stream(data).read_all()
+        return pa.ipc.open_stream(self._file.read(spooled.begin, spooled.size)).read_all()
 
 
 class SpooledTables:
@@ -88,9 +108,33 @@ class SpooledTables:
         return map(self._spool.read, self._tables)
 
 
-def _no_room(error: OSError) -> LakeError:
+def spooled_array(count: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
+    """So many zeros. Large arrays are mapped from the local disk, so that memory holds as much of them as it has room
+    for. Raises LakeError where the disk has no room."""
+    size = count * np.dtype(kind).itemsize
+    if size <= _IN_MEMORY:
+        return np.zeros(count, kind)
+    try:
+        with _open_file() as file:
+            # A page that the disk has no room for would end the process by SIGBUS, which no handler here sees.
+            os.posix_fallocate(file.fileno(), 0, size)
+            return np.asarray(np.memmap(file, kind, "r+", shape=(count,)))
+    except OSError as error:
+        raise _no_room(error, size) from error
+
+
+def _open_file() -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile(prefix="dblog-", buffering=0)
+    except OSError as error:
+        raise _no_room(error, 0) from error
+
+
+def _no_room(error: OSError, needed: int) -> LakeError:
+    place = tempfile.gettempdir()
+    room = f"; {sizes.text(needed)} are needed, and {sizes.text(shutil.disk_usage(place).free)} are free"
     return LakeError(
-        f"rows cannot wait on the local disk: {error.strerror or error}",
-        where=tempfile.gettempdir(),
+        f"rows cannot wait on the local disk: {error.strerror or error}{room if needed else ''}",
+        where=place,
         fix="make room, or let TMPDIR name a directory with more of it",
     )

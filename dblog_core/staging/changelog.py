@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.table_spool import SpoolFile
 from dblog_core.staging import inline_rows, log_start, manifest_runs, parquet
 from dblog_core.staging.compaction_blocks import Block, manifest_path
 from dblog_core.staging.inline_rows import OPTIONAL
 from dblog_core.staging.log_start import Beginning
-from dblog_core.staging.manifest import DataFile, Manifest
+from dblog_core.staging.manifest import ChunkRef, DataFile, Manifest
 from dblog_core.staging.manifest_file import decode_manifest, encode_manifest
 from dblog_core.staging.manifest_runs import Run
 from dblog_core.staging.published_segments import PublishedSegments
@@ -26,6 +29,10 @@ from dblog_core.storage import Storage
 from dblog_core.storage.factory import open_storage
 
 _LOG_FILE = re.compile(r"log/(\d{20})-")
+_WHOLE_BYTES = 64 << 20
+"""Of a staged file that is read into memory as it is."""
+_PART_BYTES = 8 << 20
+"""Of a larger one, which are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,14 +307,33 @@ class Staging:
             yield inline_rows.decode(file.inline, whole, where=f"rows {file.first_offset} to {file.last_offset}")
             return
         where = self.storage.url(file.path)
-        opened = parquet.open_file(self.read_file(file.path), expected=file.checksum, where=where)
-        have = set(opened.schema_arrow.names)
-        if not opened.schema_arrow.equals(pa.schema([f for f in whole if f.name in have or f.name not in OPTIONAL])):
-            raise CorruptSegment(
-                "has other columns than its table version", where=where, fix="restore it from a backup"
-            )
-        for batch in parquet.batches(opened, where=where):
-            yield inline_rows.complete(batch, whole)
+        with self.open_file(file) as opened:
+            have = set(opened.schema_arrow.names)
+            if not opened.schema_arrow.equals(
+                pa.schema([f for f in whole if f.name in have or f.name not in OPTIONAL])
+            ):
+                raise CorruptSegment(
+                    "has other columns than its table version", where=where, fix="restore it from a backup"
+                )
+            for batch in parquet.batches(opened, where=where):
+                yield inline_rows.complete(batch, whole)
+
+    @contextmanager
+    def open_file(self, file: DataFile | ChunkRef) -> Iterator[pq.ParquetFile]:
+        """A log file or a chunk, its bytes compared with the manifest's checksum. A large one waits on the local disk.
+
+        Raises as `read_file`, CorruptSegment where the file was changed, LakeError where the disk has no room.
+        """
+        where = self.storage.url(file.path)
+        if file.bytes <= _WHOLE_BYTES:
+            yield parquet.open_file(self.read_file(file.path), expected=file.checksum, where=where)
+            return
+        spool = SpoolFile()
+        while data := self.storage.read_part(file.path, spool.size, _PART_BYTES):
+            spool.append(data)
+        if data is None:
+            raise self._missing_error(file.path)
+        yield parquet.open_large_file(spool.file, expected=file.checksum, where=where)
 
     def read_file(self, path: str) -> bytes:
         """The bytes of a file that a manifest names.
@@ -316,17 +342,21 @@ class Staging:
         """
         if (data := self.storage.read(path)) is not None:
             return data
+        raise self._missing_error(path)
+
+    def _missing_error(self, path: str) -> CorruptSegment | SegmentReplaced:
+        """What has become of a file that a manifest names."""
         where = self.storage.url(path)
         name = _LOG_FILE.match(path)
         if name:
             self._check_segment(int(name[1]), where)
         now = self._read(int(name[1])) if name else None
         if now is not None and path not in {file.path for file in now.files}:
-            raise SegmentReplaced(
+            return SegmentReplaced(
                 f"segment {now.segment} was joined with others while it was read",
                 where=where,
             )
-        raise CorruptSegment("the file is missing", where=where, fix="restore it from a backup")
+        return CorruptSegment("the file is missing", where=where, fix="restore it from a backup")
 
     def open_segment(self, number: int, epoch: int) -> SegmentWriter:
         return SegmentWriter(self.storage, number, epoch)

@@ -12,6 +12,7 @@ import base64
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,8 @@ SMALL = "zstd"
 _SAMPLE = 1000
 _ROW_GROUP = 131_072
 _BATCH_BYTES = 4 << 20
+_PART_BYTES = 4 << 20
+"""Of a file on the local disk that are in memory at once: of each column, where rows are decoded."""
 _BATCH_ROWS = 8192
 
 
@@ -82,14 +85,33 @@ def checksum(data: bytes | pa.Buffer) -> str:
 
 def open_file(data: bytes | pa.Buffer, *, expected: str | None, where: str) -> pq.ParquetFile:
     """The file, its bytes compared with the checksum that a manifest or watermark names. Raises CorruptSegment."""
-    if expected is not None and (actual := checksum(data)) != expected:
+    if expected is not None:
+        _check_sum(checksum(data), expected, where)
+    return _open_parquet(pa.BufferReader(data), where)
+
+
+def open_large_file(file: IO[bytes], *, expected: str, where: str) -> pq.ParquetFile:
+    """As `open_file`, of a file on the local disk, which is read a little at a time."""
+    file.seek(0)
+    digest = hashlib.blake2b(digest_size=16)
+    while data := file.read(_PART_BYTES):
+        digest.update(data)
+    _check_sum(digest.hexdigest(), expected, where)
+    return _open_parquet(file, where, buffer_size=_PART_BYTES)
+
+
+def _check_sum(actual: str, expected: str, where: str) -> None:
+    if actual != expected:
         raise CorruptSegment(
             f"the file was changed: its checksum is {actual}, {expected} was staged",
             where=where,
             fix="restore it from a backup; or begin a fresh staging directory and dump all tables",
         )
+
+
+def _open_parquet(source: pa.NativeFile | IO[bytes], where: str, *, buffer_size: int = 0) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(pa.BufferReader(data))
+        return pq.ParquetFile(source, buffer_size=buffer_size)
     except (pa.ArrowException, OSError) as error:
         raise CorruptSegment(
             f"is no whole Parquet file: {error}", where=where, fix="restore it from a backup"

@@ -5,23 +5,26 @@ the events of some buckets -> folded (`PortionFold`) -> to the local disk -> par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work
+from dblog_core.model import sizes
 from dblog_core.model.schema import TableSchema
+from dblog_core.model.table_names import quote_for_shell
 from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.staging import Staging
-from spark_jobs.events import fold_in_parts, fold_on_driver
-from spark_jobs.events.event_buckets import EventBuckets, Events, TooManyChanges
+from spark_jobs.events import fold_in_parts
+from spark_jobs.events.event_buckets import Bucket, EventBuckets
 from spark_jobs.events.fold import WITHHOLD
 from spark_jobs.events.portion_fold import PortionFold
 
 PORTION = 32 << 20
 """Decoded bytes of events that are folded at a time."""
+MOST_HELD_KEYS = 2_000_000
+MOST_HELD_BYTES = 512 << 20
+"""Of rows that changes of key lead between, all of which are in memory at once."""
 
 
 class SpooledParts(SpooledTables):
@@ -31,51 +34,50 @@ class SpooledParts(SpooledTables):
     """Rows with a value that nobody knows, whatever the table has."""
 
 
-def fits_buckets(work: Work) -> bool:
-    """Whether the work may be folded so."""
-    return (
-        fold_on_driver.has_unchanged_toast(work)
-        and work.rows <= fold_in_parts.MOST_EVENTS
-        and fold_in_parts.have_room(work)
-    )
-
-
-def fold_buckets(staging: Staging, work: Work, schema: TableSchema) -> SpooledParts | None:
-    """The folded rows of the work; None where keys that belong together have no room in memory.
+def fold_buckets(staging: Staging, work: Work, schema: TableSchema) -> SpooledParts:
+    """The folded rows of the work.
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names; LakeError where the local
-    disk has no room.
+    disk has no room, or memory none for keys that changes of key lead between.
     """
     with fold_in_parts.ONE_AT_A_TIME:
-        try:
-            buckets = EventBuckets(staging, work, schema)
-        except TooManyChanges:
-            return None
+        buckets = EventBuckets(staging, work, schema)
         parts = SpooledParts()
         for group in buckets.groups():
             rows = _fold_group(buckets, group, schema)
-            if rows is None:
-                return None
             parts.withheld += int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py())
-            parts.append(rows)
+            count = max(1, len(rows) * fold_in_parts.PART_BYTES // max(rows.nbytes, 1))
+            for first in range(0, len(rows), count):
+                parts.append(rows.slice(first, count))
         return parts
 
 
-def _fold_group(buckets: EventBuckets, group: Sequence[Events], schema: TableSchema) -> pa.Table | None:
-    """The folded rows of these events, in portions that follow one another; None where they have no room."""
+def _fold_group(buckets: EventBuckets, group: Bucket, schema: TableSchema) -> pa.Table:
+    """The folded rows of these events, in portions that follow one another."""
     fold = PortionFold(schema)
     waiting: list[pa.Table] = []
     waiting_bytes = 0
-    ends = accumulate(group, lambda last, events: max(last, events.last), initial=-1)
-    for events, last_before in zip(group, ends, strict=False):
-        # A portion may end only where all its events are older than all that follow.
-        if waiting_bytes >= PORTION and last_before < events.first:
-            fold.add_portion(pa.concat_tables(waiting))
-            waiting = []
-            waiting_bytes = 0
+    for events in group:
+        if waiting_bytes >= PORTION:
+            # All of a portion is older than all that follows, which begins with these events.
+            rows = pa.concat_tables(waiting)
+            is_older = pc.less(rows["offset"], events.first)
+            fold.add_portion(rows.filter(is_older))
+            waiting = [rows.filter(pc.invert(is_older))]
+            waiting_bytes = waiting[0].nbytes
+            _check_room(fold, waiting_bytes, schema)
         waiting.append(buckets.read(events))
         waiting_bytes += events.spooled.nbytes
-        if max(waiting_bytes, fold.nbytes) > fold_on_driver.MAX_DECODED or fold.keys > fold_on_driver.MAX_ROWS:
-            return None
     fold.add_portion(pa.concat_tables(waiting))
+    _check_room(fold, 0, schema)
     return fold.fold_rows()
+
+
+def _check_room(fold: PortionFold, waiting_bytes: int, schema: TableSchema) -> None:
+    if fold.keys > MOST_HELD_KEYS or fold.nbytes + waiting_bytes > MOST_HELD_BYTES:
+        raise LakeError(
+            f"changes of key lead between {fold.keys:,} rows of one work, which have no room in memory together: at "
+            f"most {MOST_HELD_KEYS:,} rows and {sizes.text(MOST_HELD_BYTES)} have",
+            where=str(schema.table),
+            fix=f"run `dblog reset {quote_for_shell(schema.table)}`: the table is built again by a dump",
+        )

@@ -1,9 +1,9 @@
-"""Works of up to some ten million rows, folded on the driver in parts: memory holds two bits an event, and one part.
+"""Works of any size, folded on the driver in parts: memory holds one part, and the local disk a few bytes an event.
 
   all events, of which the keys' hashes and the offsets stay, on the local disk where they are many -> the last event of
   each key -> all events again, of which those last ones stay, a part at a time
 
-Events that have room in memory are not read again. The fold is that of `fold.last_rows`.
+Events that have room in memory are not read again. The fold is that of `fold_on_driver`: the last event of each key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dblog_core.delta_writer.keys.key_hash import KeyHashes, hash_keys
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import SpooledTable, TableSpool
+from dblog_core.rows.table_spool import SpooledTable, TableSpool, spooled_array
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.key_buckets import split_by_key
@@ -41,7 +41,9 @@ KEPT_BYTES = 128 << 20
 ONE_AT_A_TIME = threading.Lock()
 """Held while such a work is read, and while it is written: tables merge beside each other, and share the memory."""
 
-Flags = npt.NDArray[np.bool_]
+Marks = npt.NDArray[np.uint8]
+_LAST = 1
+_BORN = 2
 
 
 class Room:
@@ -70,8 +72,7 @@ _ROOM = Room(KEPT_BYTES)
 class FoldedParts:
     """The folded rows of a work, in tables as `fold_on_driver.fold_work` gives them; each iteration makes them again.
 
-    `last`: for each stretch of events those that are the last ones of their keys; `born`: those whose key has a birth
-    in the work.
+    `marks`: by event 0, `_LAST` for the last one of its key, or `_BORN` for that of a key with a birth in the work.
     """
 
     def __init__(
@@ -79,17 +80,16 @@ class FoldedParts:
         staging: Staging,
         work: Work,
         schema: TableSchema,
-        last: Sequence[Flags],
-        born: Sequence[Flags],
+        marks: Marks,
+        count: int,
         in_memory: Sequence[pa.Table] | None,
     ) -> None:
         self._staging = staging
         self._work = work
         self._schema = schema
-        self._last = last
-        self._born = born
+        self._marks = marks
         self._kept = in_memory
-        self._count = sum(int(flags.sum()) for flags in last)
+        self._count = count
 
     def __len__(self) -> int:
         """Folded rows."""
@@ -101,27 +101,27 @@ class FoldedParts:
         stretches = (
             fold_on_driver.read_events(self._staging, self._work, self._schema) if self._kept is None else self._kept
         )
-        for events, last, born in zip(stretches, self._last, self._born, strict=True):
+        first = 0
+        for events in stretches:
+            marks = self._marks[first : first + len(events)]
+            first += len(events)
+            last = marks > 0
             if not last.any():
                 continue
             rows = events if last.all() else events.filter(pa.array(last))
-            waiting.append(rows.append_column("born", pa.array(born[last])))
+            waiting.append(rows.append_column("born", pa.array(marks[last] == _BORN)))
             size += rows.nbytes
             if size >= PART_BYTES:
                 yield self._fold(waiting)
                 waiting = []
                 size = 0
+        assert first == len(self._marks), "staged files are what they were"
         if waiting:
             yield self._fold(waiting)
 
     def _fold(self, stretches: Iterable[pa.Table]) -> pa.Table:
         rows = pa.concat_tables(stretches).combine_chunks()
         return fold_on_driver.folded_rows(rows, rows["born"], self._schema)
-
-
-def fits_parts(work: Work) -> bool:
-    """Whether the work may be folded so."""
-    return work.rows <= MOST_EVENTS and have_room(work) and not fold_on_driver.has_unchanged_toast(work)
 
 
 def have_room(work: Work) -> bool:
@@ -141,14 +141,12 @@ def fold_parts(staging: Staging, work: Work, schema: TableSchema) -> FoldedParts
 def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> FoldedParts:
     secret = secrets.token_bytes(16)
     keys = _EventKeys(1 + work.rows // SORTED_EVENTS)
-    sizes: list[int] = []
     in_memory: list[pa.Table] | None = []
     kept_bytes = 0
     try:
         for events in fold_on_driver.read_events(staging, work, schema):
             hashes = hash_keys([join_chunks(events[f"k{i}"]) for i in range(len(schema.key))], secret)
             keys.add(hashes, np.asarray(events["offset"]), np.asarray(events["created"]))
-            sizes.append(len(events))
             if in_memory is not None and _ROOM.take(events.nbytes):
                 in_memory.append(events)
                 kept_bytes += events.nbytes
@@ -156,12 +154,11 @@ def _find_last_events(staging: Staging, work: Work, schema: TableSchema) -> Fold
                 in_memory = None
                 _ROOM.give_back(kept_bytes)
                 kept_bytes = 0
-        last, born = keys.find_last()
+        marks, count = keys.mark_last()
     except BaseException:
         _ROOM.give_back(kept_bytes)
         raise
-    edges = np.cumsum(sizes)[:-1]
-    parts = FoldedParts(staging, work, schema, np.split(last, edges), np.split(born, edges), in_memory)
+    parts = FoldedParts(staging, work, schema, marks, count, in_memory)
     weakref.finalize(parts, _ROOM.give_back, kept_bytes)
     return parts
 
@@ -177,7 +174,7 @@ class _EventKeys:
         self._waiting_events = 0
         self._events = 0
 
-    def add(self, keys: KeyHashes, offsets: npt.NDArray[np.int64], created: Flags) -> None:
+    def add(self, keys: KeyHashes, offsets: npt.NDArray[np.int64], created: npt.NDArray[np.bool_]) -> None:
         numbers = np.arange(self._events, self._events + len(offsets))
         columns = {"first": keys.first, "second": keys.second, "offset": offsets, "created": created, "event": numbers}
         self._waiting.append(pa.table({name: values for name, values in columns.items() if values is not None}))
@@ -194,44 +191,52 @@ class _EventKeys:
         for bucket, part in zip(self._buckets, by_bucket, strict=True):
             bucket.append(spool.write(part))
 
-    def find_last(self) -> tuple[Flags, Flags]:
-        """By event: whether it is the last one of its key, and whether it is that and the key has a birth."""
-        last = np.zeros(self._events, np.bool_)
-        born = np.zeros(self._events, np.bool_)
-        groups: Iterable[list[pa.Table]] = [self._waiting]
+    def mark_last(self) -> tuple[Marks, int]:
+        """The mark of each event (`FoldedParts`), and how many are the last ones of their keys."""
+        marks = spooled_array(self._events, np.uint8)
+        count = 0
+        groups: Iterable[Iterable[pa.Table]] = [self._waiting]
         if self._spool is not None and self._waiting:
             self._spool_waiting(self._spool)
         if self._spool is not None:
-            groups = (list(map(self._spool.read, bucket)) for bucket in self._buckets)
+            groups = (map(self._spool.read, bucket) for bucket in self._buckets)
         for group in groups:
-            if not group:
-                continue
-            rows = pa.concat_tables(group)
-            second = np.asarray(rows["second"]) if "second" in rows.column_names else None
-            keys = KeyHashes(np.asarray(rows["first"]), second)
-            events = np.asarray(rows["event"])
-            last[events], born[events] = _last_of_each_key(
-                keys, np.asarray(rows["offset"]), np.asarray(rows["created"])
-            )
-        return last, born
+            if (last := _last_of_each_key(group)) is not None:
+                marks[np.asarray(last["event"])] = np.where(np.asarray(last["created"]), _BORN, _LAST)
+                count += len(last)
+        return marks, count
 
 
-def _last_of_each_key(keys: KeyHashes, offsets: npt.NDArray[np.int64], created: Flags) -> tuple[Flags, Flags]:
-    """By event: whether it is the last one of its key, and whether it is that and the key has a birth."""
-    first = keys.first
-    if len(first) < 2 or (keys.second is None and (first[1:] > first[:-1]).all()):  # a dump in the order of its key
-        return np.ones(len(first), np.bool_), created
-    halves = (first,) if keys.second is None else (keys.second, first)
-    order = np.lexsort((offsets, *halves))
+def _last_of_each_key(tables: Iterable[pa.Table]) -> pa.Table | None:
+    """The last event of each key, `created` where one of the key's events is a birth; None without an event.
+
+    A key may have more events than memory has room for: some are taken at a time, and of those before the last ones.
+    """
+    waiting: list[pa.Table] = []
+    count = last = 0
+    for table in tables:
+        waiting.append(table)
+        count += len(table)
+        if count - last > max(SORTED_EVENTS, last):
+            waiting = [_last_rows(pa.concat_tables(waiting))]
+            count = last = len(waiting[0])
+    return _last_rows(pa.concat_tables(waiting)) if waiting else None
+
+
+def _last_rows(events: pa.Table) -> pa.Table:
+    first = np.asarray(events["first"])
+    second = np.asarray(events["second"]) if "second" in events.column_names else None
+    if len(first) < 2 or (second is None and (first[1:] > first[:-1]).all()):  # a dump in the order of its key
+        return events
+    halves = (first,) if second is None else (second, first)
+    order = np.lexsort((np.asarray(events["offset"]), *halves))
     differs = np.zeros(len(order), np.bool_)
     differs[1:] = first[order[1:]] != first[order[:-1]]
-    if keys.second is not None:
-        differs[1:] |= keys.second[order[1:]] != keys.second[order[:-1]]
+    if second is not None:
+        differs[1:] |= second[order[1:]] != second[order[:-1]]
     differs[0] = True
     starts = np.flatnonzero(differs)
     ends = order[np.append(starts[1:], len(order)) - 1]
-    last = np.zeros(len(order), np.bool_)
-    last[ends] = True
-    born = np.zeros(len(order), np.bool_)
-    born[ends] = np.logical_or.reduceat(created[order], starts)
-    return last, born
+    born = np.logical_or.reduceat(np.asarray(events["created"])[order], starts)
+    last = events.take(pa.array(ends))
+    return last.set_column(last.column_names.index("created"), "created", pa.array(born))

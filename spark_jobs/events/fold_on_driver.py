@@ -48,12 +48,6 @@ _META = {
 _NOTHING = pa.table({"offset": pa.nulls(0, pa.int64())})
 
 
-def fits_driver(work: Work, *, unchanged_toast: bool = False) -> bool:
-    """Whether the work may be folded here. `unchanged_toast`: also with columns that the log left out, for
-    who can take their values from the row of another key (`origin_key`): a MERGE cannot."""
-    return is_small(work) and (unchanged_toast or not has_unchanged_toast(work))
-
-
 def is_small(work: Work) -> bool:
     """Whether all rows of the work have room on the driver, unless it turns out that they decode to far more."""
     return work.rows <= MAX_ROWS and work.bytes <= MAX_BYTES
@@ -141,10 +135,10 @@ def _read_chunk(staging: Staging, work: Work, chunk: ChunkRef, schema: TableSche
     shape = staging.schema(chunk.schema)
     first = 0
     where = staging.storage.url(chunk.path)
-    opened = parquet.open_file(staging.read_file(chunk.path), expected=chunk.checksum, where=where)
-    for rows in parquet.batches(opened, where=where):
-        yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, work)
-        first += len(rows)
+    with staging.open_file(chunk) as opened:
+        for rows in parquet.batches(opened, where=where):
+            yield _chunk_events(pa.Table.from_batches([rows]), chunk, first, shape, schema, work)
+            first += len(rows)
 
 
 def _read_lines(staging: Staging, work: Work) -> Iterator[tuple[pa.Table, TableSchema, Renames]]:

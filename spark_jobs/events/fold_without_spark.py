@@ -17,18 +17,14 @@ FoldedRows: TypeAlias = pa.Table | FoldedParts | SpooledParts
 """All rows at once, or in parts where memory has no room for all."""
 
 
-def fold_work(staging: Staging, work: Work, schema: TableSchema, *, may_mark: bool) -> FoldedRows | None:
-    """The folded rows of the work; None for a work that is Spark's. `may_mark`: whether the table may be written
-    without Spark: a MERGE takes neither parts nor values of another key's row.
+def fold_work(staging: Staging, work: Work, schema: TableSchema) -> FoldedRows:
+    """The folded rows of the work, which has files or chunks.
 
-    Raises CorruptSegment for a file that is missing or not the one that the manifest names.
+    Raises CorruptSegment for a file that is missing or not the one that the manifest names; LakeError where the local
+    disk has no room.
     """
-    rows: FoldedRows | None = None
-    if fold_on_driver.fits_driver(work, unchanged_toast=may_mark):
-        rows = fold_on_driver.fold_work(staging, work, schema)
-    if rows is None and may_mark:
-        if fold_in_parts.fits_parts(work):
-            rows = fold_in_parts.fold_parts(staging, work, schema)
-        elif fold_in_buckets.fits_buckets(work):
-            rows = fold_in_buckets.fold_buckets(staging, work, schema)
-    return rows
+    if fold_on_driver.is_small(work) and (rows := fold_on_driver.fold_work(staging, work, schema)) is not None:
+        return rows
+    if fold_on_driver.has_unchanged_toast(work):
+        return fold_in_buckets.fold_buckets(staging, work, schema)
+    return fold_in_parts.fold_parts(staging, work, schema)

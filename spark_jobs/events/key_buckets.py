@@ -14,15 +14,21 @@ Words = npt.NDArray[np.uint64]
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplier: keys with a stride would fill one bucket
 _UPPER = np.uint64(32)
+_MIX = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))  # of MurmurHash3's finalizer
+_SHIFT = np.uint64(33)
 
 
-def split_by_key(rows: pa.Table, keys: Words, count: int) -> list[pa.Table]:
-    """The rows of each bucket, in the order that they have now. `keys`: by row the first half of its key's hash."""
-    return split_by_number(rows, bucket_numbers(keys, count), count)
+def split_by_key(rows: pa.Table, keys: Words, count: int, *, level: int = 0) -> list[pa.Table]:
+    """The rows of each bucket, in the order that they have now. `keys`, `level`: as for `bucket_numbers`."""
+    return split_by_number(rows, bucket_numbers(keys, count, level=level), count)
 
 
-def bucket_numbers(keys: Words, count: int) -> npt.NDArray[np.int64]:
-    """By key the number of its bucket. `keys`: the first halves of their hashes."""
+def bucket_numbers(keys: Words, count: int, *, level: int = 0) -> npt.NDArray[np.int64]:
+    """By key the number of its bucket. `keys`: the first halves of their hashes; `level`: keys that share a bucket at
+    one level share none at another, but by chance."""
+    for _ in range(level):
+        for factor in _MIX:
+            keys = (keys ^ (keys >> _SHIFT)) * factor
     return (((keys * _SPREAD) >> _UPPER) % np.uint64(count)).astype(np.int64)
 
 

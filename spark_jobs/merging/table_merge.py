@@ -298,9 +298,7 @@ class TableMerge:
         self._check_follows(work, schema)
         rows = None
         if (work.files or work.chunks) and (by_driver or not self._lake.spreads(work)):
-            rows = fold_without_spark.fold_work(self._staging, work, schema, may_mark=self._write.may_mark())
-            if rows is None:
-                staged_events.check_files(self._spark, self._staging, work)
+            rows = fold_without_spark.fold_work(self._staging, work, schema)
         return work, rows
 
     def _check_follows(self, work: Work, schema: TableSchema) -> None:

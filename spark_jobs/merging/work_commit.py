@@ -75,10 +75,9 @@ class WorkCommit:
             except TableRefused as refusal:
                 if not isinstance(refusal, BatchRefused):
                     self.merge_because = refused = refusal.feature
-                # Spark has no other row to take the values from, and parts are more than it gets from the driver.
-                if fold_on_driver.has_unchanged_toast(work) or not isinstance(rows, pa.Table):
-                    rows = None
-                    staged_events.check_files(self._spark, self._staging, work)
+        # Spark has no other row to take the values from, and parts are more than it gets from the driver.
+        if len(rows or ()) and (fold_on_driver.has_unchanged_toast(work) or not isinstance(rows, pa.Table)):
+            rows = None
         if work.last_truncate is not None:
             self._truncate(work, work.last_truncate, schema, lake)
         if not (work.files or work.chunks) or (rows is not None and not len(rows)):

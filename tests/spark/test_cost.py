@@ -22,7 +22,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.events import fold, fold_in_parts, fold_on_driver, staged_events
+from spark_jobs.events import fold, fold_on_driver, staged_events
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -43,15 +43,6 @@ ODD = table(
     ratio=pa.float64(),
 )
 NEWER = TableSchema(ODD.table, (*ODD.columns[:3], *T.columns[1:], *ODD.columns[3:]), ODD.key)
-
-
-@contextmanager
-def folded_by_spark() -> Iterator[None]:
-    with (
-        mock.patch.object(fold_on_driver, "fits_driver", return_value=False),
-        mock.patch.object(fold_in_parts, "fits_parts", return_value=False),
-    ):
-        yield
 
 
 def _operations(lake: TestLake, schema: TableSchema) -> list[str | None]:
@@ -105,7 +96,7 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
         build.update(NEWER, {**_odd_rows(dice, "aäAßz"), "v": dice.choice((None, "new"))})
     build.seal()
     work = merge_plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
-    assert work.last_truncate and fold_on_driver.fits_driver(work)
+    assert work.last_truncate and fold_on_driver.is_small(work)
     folded_on_driver = fold_on_driver.fold_work(lake.staging, work, NEWER)
     assert folded_on_driver is not None
     folded_on_spark = fold.last_rows(staged_events.read_events(lake.spark, lake.staging, work, NEWER)).toArrow()
@@ -121,11 +112,11 @@ def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
 
 @contextmanager
 def folded_in_parts() -> Iterator[None]:
-    with mock.patch.object(fold_on_driver, "fits_driver", return_value=False):
+    with mock.patch.object(fold_on_driver, "is_small", return_value=False):
         yield
 
 
-@pytest.mark.parametrize("by", ["driver", "parts", "spark"])
+@pytest.mark.parametrize("by", ["driver", "parts"])
 def test_a_row_that_was_born_again_and_then_set_back_counts_as_born(lake: TestLake, by: str) -> None:
     """Its last event is an update to what the lake has: only its birth tells that no older dump may remove it."""
     build = lake.build
@@ -139,7 +130,7 @@ def test_a_row_that_was_born_again_and_then_set_back_counts_as_born(lake: TestLa
     born = build.update(T, {"id": 2, "v": "v"})
     build.finished(T, "full", since=since, since_segment=2)
     build.seal()
-    with {"driver": nullcontext, "parts": folded_in_parts, "spark": folded_by_spark}[by]():
+    with {"driver": nullcontext, "parts": folded_in_parts}[by]():
         lake.merge_well()
     assert [(r["id"], r["_dblog_offset"]) for r in lake.rows(T, provenance=True)] == [(1, 1), (2, born)]
 
@@ -176,20 +167,11 @@ def _ids(path: Path) -> list[int]:
     return list(pq.read_table(path, columns=["id"])["id"].to_pylist())
 
 
-@pytest.mark.parametrize("by", ["driver", "spark"])
-def test_rows_above_all_others_are_appended_and_none_comes_twice(lake: TestLake, by: str) -> None:
+def test_rows_above_all_others_are_appended_and_none_comes_twice(lake: TestLake) -> None:
     lake.marks, build = False, lake.build
-
-    def merge() -> None:
-        if by == "spark":
-            with folded_by_spark():
-                lake_merges()
-        else:
-            lake_merges()
-
     merger = lake.merger()
 
-    def lake_merges() -> None:
+    def merge() -> None:
         merged = merger.run_round(retry_stopped=False)
         assert merged is not None and not [t.error for t in merged.tables if t.error]
 

@@ -83,7 +83,7 @@ def test_a_work_in_parts_gives_the_rows_of_a_merge(
 ) -> None:
     """Each stretch of rows, or bucket of keys, is a part where files are written without Spark; the other lake's works
     are Spark's."""
-    monkeypatch.setattr(fold_on_driver, "fits_driver", lambda *_, **__: False)
+    monkeypatch.setattr(fold_on_driver, "is_small", lambda work: False)
     monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
     monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
     monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 40)

@@ -336,7 +336,7 @@ def _split_again(
     for content in events:
         rows = waiting.read(content)
         hashes = work.chains.replace(hash_keys(_key_arrays(rows, table, shape), work.secret).first)
-        for part, some in zip(parts, split_by_number(rows, bucket_numbers(hashes, count), count), strict=True):
+        for part, some in zip(parts, split_by_number(rows, bucket_numbers(hashes, count, level=1), count), strict=True):
             if len(some):
                 part.append(_Content(content.first, content.last, some.nbytes, waiting.hold(some)))
     yield from filter(None, parts)

@@ -15,6 +15,7 @@ import pytest
 
 from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake import merge_plan
+from dblog_core.rows import table_spool
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile
 from spark_jobs.events import event_buckets, fold_in_buckets, fold_on_driver
@@ -153,7 +154,7 @@ def test_keys_with_a_stride_are_spread_over_the_buckets(tmp_path: Path, monkeypa
     monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 1)
     staging, work = build_notes(tmp_path, rows=2_559, stride=1_024)
     parts = fold_in_buckets.fold_buckets(staging, work, NOTES)
-    assert parts is not None and len(parts) == 2_559
+    assert len(parts) == 2_559
     sizes = [len(part) for part in parts]
     assert len(sizes) == event_buckets.MOST_BUCKETS and max(sizes) < 40, sizes
 
@@ -176,28 +177,53 @@ def test_keys_that_changes_lead_between_stand_together(soak_seed: int) -> None:
     assert set(chains.replace(line).tolist()) == {0}
 
 
-def test_more_changes_of_key_than_have_room_are_sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_buckets, "MOST_CHANGES_OF_KEY", 9)
-    staging, work = build_notes(tmp_path, rows=10, chained=True)
-    assert fold_in_buckets.fold_buckets(staging, work, NOTES) is None
-    monkeypatch.setattr(event_buckets, "MOST_CHANGES_OF_KEY", 10)
-    assert fold_in_buckets.fold_buckets(staging, work, NOTES) is not None
-
-
-def test_keys_that_belong_together_and_have_no_room_are_sparks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    split_batches(monkeypatch)
+@pytest.mark.parametrize("portion", [1, 20_000])
+def test_buckets_that_have_no_room_are_split_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soak_seed: int, portion: int
+) -> None:
+    """Keys that changes of key lead between stay together at each level."""
+    monkeypatch.setattr(fold_in_buckets, "PORTION", portion)
     monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
-    monkeypatch.setattr(fold_in_buckets, "PORTION", 1)
-    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
-    monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 200)
+    monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 3)
+    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 10)
+    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
+    monkeypatch.setattr(event_buckets, "_SLICE", 3)
+    monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
+    monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 20)
+    lake = in_buckets(tmp_path, f"split {soak_seed}/{portion}")
+    lake.source.add_unseen_rows(0.3)
+    oracle = Oracle()
+    merges = 0
+    while merges < 3 or (merges < 30 and not lake.source.seen["chain of key changes"]):
+        merges += 1
+        change(lake)
+        lake.merge_as_told(oracle)
+    assert lake.source.seen["chain of key changes"]
+
+
+def test_a_bucket_is_split_as_far_as_its_keys_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split_batches(monkeypatch)
+    monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 4)
+    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 1)
+    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 1)
+    monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 30)
     apart, work = build_notes(tmp_path / "apart", rows=1_000)
-    parts = fold_in_buckets.fold_buckets(apart, work, NOTES)
-    assert parts is None, "a group of buckets has more keys"
-    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 100)
-    parts = fold_in_buckets.fold_buckets(apart, work, NOTES)
-    assert parts is not None and len(parts) == 1_000
+    sizes = [len(part) for part in fold_in_buckets.fold_buckets(apart, work, NOTES)]
+    assert sum(sizes) == 1_000 and max(sizes) <= 30
     chained, work = build_notes(tmp_path / "chained", rows=1_000, chained=True)
-    assert fold_in_buckets.fold_buckets(chained, work, NOTES) is None
+    assert [len(part) for part in fold_in_buckets.fold_buckets(chained, work, NOTES)] == [1_001]
+
+
+def test_keys_that_belong_together_and_have_no_room_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, work = build_notes(tmp_path, rows=1_000, chained=True)
+    monkeypatch.setattr(fold_in_buckets, "MOST_HELD_KEYS", 1_001)
+    assert len(fold_in_buckets.fold_buckets(staging, work, NOTES)) == 1_001
+    monkeypatch.setattr(fold_in_buckets, "MOST_HELD_KEYS", 1_000)
+    with pytest.raises(LakeError, match="1,001 rows of one work") as error_info:
+        fold_in_buckets.fold_buckets(staging, work, NOTES)
+    assert error_info.value.where == str(NOTES.table) and "dblog reset" in error_info.value.fix
 
 
 def test_a_file_that_was_changed_stops_the_fold(tmp_path: Path) -> None:

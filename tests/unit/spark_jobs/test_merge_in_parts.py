@@ -12,11 +12,12 @@ import pytest
 from dblog_core.errors import CorruptSegment
 from dblog_core.lake import merge_plan
 from dblog_core.model.schema import TableSchema
-from dblog_core.staging import Staging
+from dblog_core.rows import table_spool
+from dblog_core.staging import Staging, changelog
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from spark_jobs.events.fold_in_parts import FoldedParts, Room
 from tests.spark.segments import SegmentBuilder, table
-from tests.spark.worlds import Oracle, WholeRows
+from tests.spark.worlds import SHAPE, Oracle, WholeRows
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import check_log, commit_of, newest
 from tests.unit.spark_jobs.world_lake import Lake, change
@@ -95,7 +96,7 @@ def make_work(path: Path, dice: random.Random, schema: TableSchema) -> tuple[mer
     build.chunk(schema, [{"id": 100, "v": "a"}], dump="last")  # a part of its own, whatever the dice have made
     build.seal()
     work = merge_plan.plan_works(build.staging.manifests(), lambda table: 0)[str(schema.table)]
-    assert work.last_truncate and work.chunks and fold_in_parts.fits_parts(work)
+    assert work.last_truncate and work.chunks
     return work, build.staging
 
 
@@ -128,6 +129,60 @@ def test_what_others_commit_between_two_parts_is_met(tmp_path: Path) -> None:
         key: row for key, row in oracle.rows.items() if key in written
     }
     assert len(set(lake.table.path.glob("*.parquet")) - before) > 1
+
+
+@pytest.mark.usefixtures("large_files")
+@pytest.mark.parametrize("schema", [NUMBERS, TEXTS])
+def test_a_key_with_more_events_than_memory_has_its_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: TableSchema
+) -> None:
+    """Its events are put in order some at a time, and a birth among the first ones is not forgotten."""
+    monkeypatch.setattr(fold_in_parts, "SORTED_EVENTS", 50)
+    monkeypatch.setattr(fold_in_parts, "_SPOOLED_EVENTS", 30)
+    monkeypatch.setattr(fold_in_parts, "_ROOM", Room(0))
+    monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+    build = SegmentBuilder(Staging(str(tmp_path), source="shop"))
+    build.line(schema, "c", after={"id": 1, "v": "a"})
+    for number in range(600):
+        key = {"id": 1, "v": "a"} if number % 3 else {"id": number, "v": "b"}
+        build.line(schema, "u", after=key)
+        if number % 20 == 19:
+            build.seal()
+    build.seal()
+    work = merge_plan.plan_works(build.staging.manifests(), lambda table: 0)[str(schema.table)]
+    parts = fold_in_parts.fold_parts(build.staging, work, schema)
+    at_once = fold_on_driver.fold_work(build.staging, work, schema)
+    assert at_once is not None and len(parts) == 201
+    assert by_offset(list(parts)) == by_offset([at_once])
+    assert [row["offset"] for part in parts for row in part.to_pylist() if row["inserted"]] == [601]
+
+
+@pytest.fixture
+def large_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No staged file is read into memory as it is, and no array lies in memory."""
+    monkeypatch.setattr(changelog, "_WHOLE_BYTES", 0)
+    monkeypatch.setattr(changelog, "_PART_BYTES", 100)
+    monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
+
+
+@pytest.mark.usefixtures("large_files")
+def test_large_files_are_read_from_the_local_disk(tmp_path: Path) -> None:
+    lake = in_parts(tmp_path, "large files")
+    oracle = Oracle()
+    change(lake)
+    lake.merge_as_told(oracle)
+    change(lake)
+    lake.damage_first_file()
+    with pytest.raises(CorruptSegment, match="changed"):
+        fold_in_parts.fold_parts(lake.staging, all_works(lake), SHAPE)
+    for file in (tmp_path / "staging").rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(CorruptSegment, match="the file is missing"):
+        lake.fold_sealed()
+
+
+def all_works(lake: Lake) -> merge_plan.Work:
+    return merge_plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(SHAPE.table)]
 
 
 def test_a_file_that_was_changed_stops_the_fold(tmp_path: Path) -> None:

@@ -46,14 +46,9 @@ class Lake:
         work = merge_plan.plan_works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
         whole = work[str(SHAPE.table)]
         if self.in_parts:
-            assert fold_in_parts.fits_parts(whole)
             return fold_in_parts.fold_parts(self.staging, whole, SHAPE), whole
         if self.in_buckets:
-            assert fold_in_buckets.fits_buckets(whole)
-            buckets = fold_in_buckets.fold_buckets(self.staging, whole, SHAPE)
-            assert buckets is not None
-            return buckets, whole
-        assert fold_on_driver.fits_driver(whole, unchanged_toast=True)
+            return fold_in_buckets.fold_buckets(self.staging, whole, SHAPE), whole
         rows = fold_on_driver.fold_work(self.staging, whole, SHAPE)
         assert rows is not None
         return rows, whole
