@@ -66,7 +66,7 @@ soak: setup
 	  $(PYTHON) -m pytest -n 3 --max-worker-restart=0 --no-loadscope-reorder -m "not bench and not soak" --every-kind \
 	  --$$version -k "$$kind and not make_commands" tests/contract tests/integration tests/conformance || code=1; \
 	done; \
-	for way in mark copy merge; do $(PYTHON) -m pytest --lake-way=$$way -m "not bench and not soak" tests/spark || code=1; done; \
+	for way in mark copy; do $(PYTHON) -m pytest --lake-way=$$way -m "not bench and not soak" tests/spark || code=1; done; \
 	$(PYTHON) -m pytest tests/nemesis tests/simulation/test_simulation.py::test_more_seeds \
 	  tests/unit/staging/test_retention.py::test_soak_of_the_worlds \
 	  tests/integration/test_verify.py::test_seeded_writes_raise_no_false_alarm \

@@ -182,7 +182,7 @@ def build_lake(config: Config) -> Lake:
         drop_columns=settings.drop_columns,
         changes=settings.schema_changes_of,
         json_as=settings.json_as_of,
-        open_tables=_open_tables(settings) if settings.mark_and_append else None,
+        open_tables=_open_tables(settings),
         vectors=settings.deletion_vectors,
     )
 

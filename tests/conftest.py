@@ -42,8 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--day-minutes", type=float, default=30, help="how long the day of everything takes")
     parser.addoption(
         "--lake-way",
-        choices=["mark", "spread", "scan", "copy", "merge"],
-        help="how small works are merged; default: by the first seed",
+        choices=["mark", "copy", "spread"],
+        help="how rows of the lake go; default: by the first seed",
     )
     parser.addoption("--pictures", type=Path, default=None, help="where pictures of Airflow's pages are kept")
     parser.addoption("--bench", choices=["quick", "usual", "full"], default="usual", help="how much benchmarks measure")

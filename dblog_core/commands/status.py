@@ -92,9 +92,8 @@ def text(status: SourceStatus) -> str:
 def _table(table: TableInStatus) -> str:
     why = _because(table.error) or (f": {table.cause}\n  fix: {table.fix}" if table.cause else "")
     captured = "" if table.captured else ", no longer captured"
-    by_spark = f", each batch by Spark ({table.merge_because})" if table.merge_because else ""
     unmaintained = f"\n  its maintenance has failed: {table.unmaintained}" if table.unmaintained else ""
-    return f"table     {table.table}: {table.state}{captured}{by_spark}{why}{unmaintained}"
+    return f"table     {table.table}: {table.state}{captured}{why}{unmaintained}"
 
 
 def _window(window: OpenWindow) -> str:

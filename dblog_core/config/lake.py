@@ -61,9 +61,6 @@ class LakeConfig(Section):
     compact_after: Whole = Field(
         default=100, ge=0, description="commits of a table after which the merge joins its small files; 0: never"
     )
-    mark_and_append: Flag = Field(
-        default=True, description="batches of up to 50,000,000 rows go without a Spark job; false: each is a MERGE"
-    )
     index_memory: Size = Field(
         default=512 << 20,
         ge=1 << 20,

@@ -7,7 +7,7 @@ removed and added files keeps to all that it asks for.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from dblog_core.errors import LakeError
@@ -76,12 +76,16 @@ _COLUMN = {
     "__CHAR_VARCHAR_TYPE_STRING": "a bounded length",
     "__COLLATIONS": "a collation",
 }
+_UPGRADE = "upgrade dblog to a version that knows it"
+_ENABLED = "upgrade dblog; or unset the properties that the feature belongs to, and"
 _MAPPINGS = ("none", "name", "id")
+_CODEC_NAME = "delta.parquet.compression.codec"
+_FORMAT = "delta.parquet.format.version"
 _CODEC = re.compile("zstd|snappy|gzip|none|uncompressed", re.IGNORECASE)
 
 
 class TableRefused(LakeError):
-    """The table has what this package does not write: Spark must."""
+    """The table has what this package does not write, or does not read: its merges stop until it is removed."""
 
     @property
     def feature(self) -> str:
@@ -90,18 +94,32 @@ class TableRefused(LakeError):
 
 
 class BatchRefused(TableRefused):
-    """Spark must write this batch; the table's next one may do without."""
+    """This batch is not written; the table's next one may be."""
 
 
 class ValuesTooLarge(BatchRefused):
     """What changes keep, or are compared with, has no room in memory: that of fewer changes may have."""
 
 
-_REFUSED = "the table cannot be written without Spark: "
+_REFUSED = "the table cannot be written: "
+_AGAIN = (
+    "write the table again without that, in Spark with the option overwriteSchema (a dump is requested then); "
+    "merges continue by themselves"
+)
 
 
-def refusal(where: str, reason: str) -> TableRefused:
-    return TableRefused(f"{_REFUSED}{reason}", where=where, fix="Spark writes it")
+def refusal(where: str, reason: str, fix: str = _AGAIN) -> TableRefused:
+    return TableRefused(f"{_REFUSED}{reason}", where=where, fix=fix)
+
+
+def alter(where: str, statement: str) -> str:
+    """The fix that a statement is, of the table there."""
+    return f"run in Spark: ALTER TABLE delta.`{where}` {statement}; merges continue by themselves"
+
+
+def unset(where: str, *properties: str) -> str:
+    """The fix that it is to unset properties of the table there."""
+    return alter(where, f"UNSET TBLPROPERTIES ({', '.join(map(repr, properties))})")
 
 
 def reader_features(protocol: Json) -> list[str]:
@@ -125,12 +143,9 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
     that it is partitioned by are in the log."""
     version = protocol.get("minReaderVersion")
     if version not in (1, 2, READER_VERSION):
-        raise refusal(where, f"its protocol for readers is {version}")
-    if unknown := set(protocol.get("readerFeatures") or ()) - _READABLE:
-        raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
-    mapping = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
-    if mapping not in _MAPPINGS:
-        raise refusal(where, f"its column mapping is {mapping}")
+        raise refusal(where, f"its protocol for readers is {version}", _UPGRADE)
+    _check_features(protocol.get("readerFeatures") or (), _READABLE, "reader feature", where)
+    _check_mapping(metadata.get("configuration") or {}, where)
 
 
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
@@ -138,7 +153,7 @@ def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     _check_protocol(protocol, metadata, where)
     _check_settings(metadata, where)
     if is_on(metadata, _APPEND_ONLY):
-        raise refusal(where, "it takes appended rows alone")
+        raise refusal(where, "it takes appended rows alone", unset(where, _APPEND_ONLY))
     # Without vectors rows that stay are written again, and a reader of the feed would take them for changes.
     if is_on(metadata, CHANGE_DATA_FEED) and not takes_vectors(protocol, metadata):
         raise refusal(where, "its change data feed is on, and its deletion vectors are not")
@@ -175,27 +190,38 @@ def protects_log(features: Collection[str]) -> bool:
 def _check_protocol(protocol: Json, metadata: Json, where: str) -> None:
     versions = protocol.get("minReaderVersion"), protocol.get("minWriterVersion")
     if versions[0] not in range(1, READER_VERSION + 1) or versions[1] not in range(1, WRITER_VERSION + 1):
-        raise refusal(where, f"its protocol is {versions[0]}, {versions[1]}, and not at most 3, 7")
-    if unknown := set(reader_features(protocol)) - _READABLE:
-        raise refusal(where, f"it has the reader feature {', '.join(sorted(unknown))}")
+        raise refusal(where, f"its protocol is {versions[0]}, {versions[1]}, and not at most 3, 7", _UPGRADE)
+    _check_features(reader_features(protocol), _READABLE, "reader feature", where)
     features = writer_features(protocol)
-    if unknown := set(features) - _WRITABLE:
-        raise refusal(where, f"it has the feature {', '.join(sorted(unknown))}")
+    _check_features(features, _WRITABLE, "feature", where)
     mapping = (metadata.get("configuration") or {}).get("delta.columnMapping.mode", "none")
     if mapping in _MAPPINGS[1:] and "columnMapping" not in features:
-        raise refusal(where, "it maps its columns, and its protocol does not know that")
+        supported = "SET TBLPROPERTIES ('delta.feature.columnMapping' = 'supported')"
+        raise refusal(where, "it maps its columns, and its protocol does not know that", alter(where, supported))
+
+
+def _check_features(features: Iterable[str], known: Collection[str], kind: str, where: str) -> None:
+    if unknown := sorted(set(features) - set(known)):
+        fix = alter(where, f"DROP FEATURE {unknown[0]}")
+        raise refusal(where, f"it has the {kind} {', '.join(unknown)}", f"{_ENABLED} {fix}")
+
+
+def _check_mapping(configuration: Mapping[str, str], where: str) -> None:
+    if (mapping := configuration.get("delta.columnMapping.mode", "none")) not in _MAPPINGS:
+        named = "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        raise refusal(where, f"its column mapping is {mapping}", alter(where, named))
 
 
 def _check_settings(metadata: Json, where: str) -> None:
     conf = metadata.get("configuration") or {}
     if constraints := [name for name in conf if name.startswith(_CONSTRAINT)]:
-        raise refusal(where, f"it has the constraint {constraints[0].removeprefix(_CONSTRAINT)}")
-    if (mapping := conf.get("delta.columnMapping.mode", "none")) not in _MAPPINGS:
-        raise refusal(where, f"its column mapping is {mapping}")
-    if not _CODEC.fullmatch(codec := conf.get("delta.parquet.compression.codec", "zstd")):
-        raise refusal(where, f"its files are to be compressed by {codec}")
-    if not conf.get("delta.parquet.format.version", "1.0.0").startswith("1."):
-        raise refusal(where, f"its files are of Parquet's format {conf['delta.parquet.format.version']}")
+        name = constraints[0].removeprefix(_CONSTRAINT)
+        raise refusal(where, f"it has the constraint {name}", alter(where, f"DROP CONSTRAINT {name}"))
+    _check_mapping(conf, where)
+    if not _CODEC.fullmatch(codec := conf.get(_CODEC_NAME, "zstd")):
+        raise refusal(where, f"its files are to be compressed by {codec}", unset(where, _CODEC_NAME))
+    if not (form := conf.get(_FORMAT, "1.0.0")).startswith("1."):
+        raise refusal(where, f"its files are of Parquet's format {form}", unset(where, _FORMAT))
 
 
 def check_column(name: str, metadata: Mapping[str, Any], where: str) -> None:

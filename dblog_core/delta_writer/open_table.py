@@ -18,7 +18,6 @@ from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.due_actions import complete_actions
-from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.keys import key_index
 from dblog_core.delta_writer.keys.key_index import KeyIndex
@@ -259,8 +258,7 @@ class OpenTable:
             for path, file in live.items()
             if not index.covers(path, file.size) and self._may_have_keys(file, key_columns[0], between)
         ]
-        if (problem := index.lacks_room(sum(file.rows or 0 for file in uncovered))) is not None:
-            raise refusal(str(self.files), problem)
+        index.check_room(sum(file.rows or 0 for file in uncovered))
         is_much = sum(file.size for file in uncovered) > _MUCH
         with _MUCH_AT_ONCE if is_much else nullcontext():
             for file in uncovered:

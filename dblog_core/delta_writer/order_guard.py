@@ -17,7 +17,7 @@ from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.stored_rows import rows_at
+from dblog_core.delta_writer.stored_rows import MOST_BYTES, rows_at
 from dblog_core.errors import LakeError
 from dblog_core.rows.variant_encoding import VARIANT
 
@@ -94,9 +94,11 @@ def find_equal(
     columns: Sequence[str],
     *,
     unchanged_toast: Mapping[str, Flags],
+    most: int = MOST_BYTES,
 ) -> Flags:
     """For each wanted change whether the one live row of its key has the same values in these columns.
-    `unchanged_toast`: by column the changes that keep what that row has."""
+    `unchanged_toast`: by column the changes that keep what that row has. Raises ValuesTooLarge where the rows of a file
+    have more than `most` bytes."""
     same = np.zeros(len(compared), np.bool_)
     counts = np.zeros(len(compared), np.int64)
     for hit in hits:
@@ -106,7 +108,7 @@ def find_equal(
     for hit in (hit.of(compared & (counts == 1)) for hit in hits):
         if not len(hit.rows):
             continue
-        stored = rows_at(files, hit.file, shape, columns, hit.rows)
+        stored = rows_at(files, hit.file, shape, columns, hit.rows, most=most)
         new_rows = rows.select(list(columns)).take(pa.array(hit.change_numbers))
         equal = [
             equal_values(new_rows[name].cast(shape[name].type), stored[name])

@@ -78,6 +78,9 @@ def _unprintable(what: str, where: str) -> LakeError:
     )
 
 
+_RESET = "delete the rows of the partition in Spark, or run `dblog reset` for the table: it is built again by a dump"
+
+
 def read_value(partition: Partition, column: DeltaColumn, where: str) -> pa.Scalar:
     """The value of a column in a file's partition. Raises TableRefused for a text that is none."""
     # NULL is the empty text too.
@@ -88,7 +91,7 @@ def read_value(partition: Partition, column: DeltaColumn, where: str) -> pa.Scal
             return pa.scalar(text.encode(), column.type)
         return _READERS.get(str(column.type), _cast)(text, column.type)
     except pa.ArrowException as error:
-        raise refusal(where, f"the partition {column.name} = {text!r} cannot be read: {error}") from error
+        raise refusal(where, f"the partition {column.name} = {text!r} cannot be read: {error}", _RESET) from error
 
 
 def _cast(text: str, kind: pa.DataType) -> pa.Scalar:

@@ -17,7 +17,7 @@ from enum import Enum, auto
 import orjson
 import pyarrow as pa
 
-from dblog_core.delta_writer.features import check_column, refusal
+from dblog_core.delta_writer.features import alter, check_column, refusal
 from dblog_core.interfaces import Json
 from dblog_core.rows.variant_encoding import VARIANT
 
@@ -146,7 +146,8 @@ def _tracking(configuration: Mapping[str, str], where: str) -> Iterator[DeltaCol
         return
     for name, stands in _TRACKING.items():
         if (physical := configuration.get(name)) is None:
-            raise refusal(where, f"its rows are tracked, and its property {name} is missing")
+            off = alter(where, f"SET TBLPROPERTIES ('{TRACKS_ROWS}' = 'false')")
+            raise refusal(where, f"its rows are tracked, and its property {name} is missing", off)
         field = pa.field(physical, pa.int64())
         # No column of the schema has the name: it would be that of a file's column too.
         yield DeltaColumn(physical, physical, None, field, nullable=True, stands=stands)

@@ -19,6 +19,7 @@ import orjson
 from dblog_core.delta_writer import delta_log_checkpoint
 from dblog_core.delta_writer.features import (
     CLUSTERING,
+    alter,
     check_appendable,
     check_writable,
     has_feature,
@@ -108,7 +109,8 @@ class Snapshot:
         if clustered := set(self.clustered_by):
             with_statistics = columns_with_statistics(shape, self.metadata.get("configuration") or {})
             if lacking := clustered - {column.physical for column in with_statistics}:
-                raise refusal(where, f"it is clustered by columns without statistics: {', '.join(sorted(lacking))}")
+                what = f"it is clustered by columns without statistics: {', '.join(sorted(lacking))}"
+                raise refusal(where, what, alter(where, "CLUSTER BY NONE"))
         return shape
 
     def count_rows(self) -> int | None:
@@ -227,7 +229,7 @@ def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
     for action in actions_of(data, where):
         # It may say which rows live: passing it over could bring dead rows back.
         if unknown := action.keys() - KNOWN_ACTIONS:
-            raise refusal(where, f"its log has the action {', '.join(sorted(unknown))}")
+            raise refusal(where, f"its log has the action {', '.join(sorted(unknown))}", "upgrade dblog")
         if (removal := action.get("remove")) is not None:
             removed.append(removal)
         if (addition := action.get("add")) is not None:

@@ -31,6 +31,7 @@ MOST_BYTES = 96 << 20
 """Of rows that are held at once: a few changes may ask for large values of many rows."""
 _AT_ONCE = 64 << 20
 """Bytes of a row group's columns beyond which they are read in parts: values may be large, and few are asked for."""
+_RESET = "delete the rows of the file in Spark, or run `dblog reset` for the table: it is built again by a dump"
 _ROWS_AT_ONCE = 1 << 17
 """Of a file that is read whole: its encoding may be a hundredth of what the rows take in memory."""
 
@@ -63,7 +64,7 @@ def _check_calendar(file: pq.ParquetFile, where: str) -> None:
     if about.get(_VERSION, _NEW_CALENDAR) < _NEW_CALENDAR:
         old.append(f"Spark {about[_VERSION].decode(errors='replace')}")
     if old:
-        raise refusal(where, f"its times are of another calendar: {old[0]}")
+        raise refusal(where, f"its times are of another calendar: {old[0]}", _RESET)
 
 
 def stored_count(files: TableFiles, live: LiveFile, dead: RowSet) -> int:
@@ -136,7 +137,7 @@ def rows_at(
                 chosen = part.take(pa.array(in_part[within]))
                 if (bytes_held := bytes_held + chosen.nbytes) > most:
                     what = f"the values that changes keep, or are compared with, take more than {MOST_BYTES >> 20} MiB"
-                    raise ValuesTooLarge(what, where=str(files), fix="Spark writes them")
+                    raise ValuesTooLarge(what, where=str(files))
                 parts.append(chosen)
                 places.append(at_group[within])
                 # The rows are in order: no later part has one of them.
@@ -212,7 +213,7 @@ class _Opened:
             return values if values.type == column.type else values.cast(column.type)
         except pa.ArrowException as error:
             what = f"column {column.name} of file {self.where} is {values.type}, and {column.type} in the table"
-            raise refusal(self.where, what) from error
+            raise refusal(self.where, what, _RESET) from error
 
     def _variants(self, values: pa.ChunkedArray, column: DeltaColumn) -> pa.ChunkedArray:
         """The parts of VARIANTs, in the order that we write them in."""
@@ -230,7 +231,7 @@ class _Opened:
         first_id = self.live.add.get("baseRowId")
         version = self.live.add.get("defaultRowCommitVersion")
         if first_id is None or version is None:
-            raise refusal(self.where, "its rows are tracked, and a file has no ids of rows")
+            raise refusal(self.where, "its rows are tracked, and a file has no ids of rows", _RESET)
         if stands is Stands.AS_ROW_ID:
             return pa.array(np.arange(first_id + begin, first_id + begin + count))
         return pa.repeat(pa.scalar(version, pa.int64()), count)

@@ -21,10 +21,17 @@ Ages = npt.NDArray[np.int64]
 
 
 def take_unchanged_toast(
-    table: OpenTable, changes: Changes, hits: list[Hits], puts: Flags, shape: Shape, gone: OlderRows
+    table: OpenTable,
+    changes: Changes,
+    hits: list[Hits],
+    puts: Flags,
+    shape: Shape,
+    gone: OlderRows,
+    most: int = MOST_BYTES,
 ) -> tuple[pa.Table, Flags]:
     """The changes' rows with the values that they keep, and those for which the table has none. `hits`: the live rows
-    of the changes' keys; `puts`: the changes that put a row; `gone`: rows that no longer have values for them."""
+    of the changes' keys; `puts`: the changes that put a row; `gone`: rows that no longer have values for them. Raises
+    ValuesTooLarge where the values take more than `most` bytes."""
     unchanged_toast = {name: mask & puts for name, mask in changes.unchanged_toast.items() if (mask & puts).any()}
     if not unchanged_toast:
         return changes.rows, np.zeros(len(puts), np.bool_)
@@ -35,7 +42,7 @@ def take_unchanged_toast(
         keys = table.key_arrays(changes.origins.take(pa.array(numbers)), shape)
         origins = gone.without(table.hits(keys, shape, distinct=False))
         hits = [Hits(hit.file, numbers[hit.change_numbers], hit.rows) for hit in origins]
-    return fill_unchanged_toast(table.files, shape, hits, changes.rows, unchanged_toast, table.order, ends)
+    return fill_unchanged_toast(table.files, shape, hits, changes.rows, unchanged_toast, table.order, ends, most)
 
 
 def _find_ends(changes: Changes, origins: pa.Table, keys: Sequence[str]) -> Ages | None:
@@ -54,12 +61,13 @@ def fill_unchanged_toast(
     unchanged_toast: Mapping[str, Flags],
     order: str,
     ends: Ages | None = None,
+    most: int = MOST_BYTES,
 ) -> tuple[pa.Table, Flags]:
     """The changes' rows with the values that they keep, and which of them keep one that the table does not have.
 
     `hits`: the live rows to take them from, by the changes' numbers; of several for one change the newest by `order`.
     `ends`: by change the value of `order` that such a row must be below; None: any will do.
-    Raises ValuesTooLarge where the values take more than `MOST_BYTES`.
+    Raises ValuesTooLarge where the values take more than `most` bytes.
     """
     count = len(rows)
     lacks_value = np.logical_or.reduce(list(unchanged_toast.values()))
@@ -67,7 +75,7 @@ def fill_unchanged_toast(
     chosen = [hit for hit in (hit.of(lacks_value) for hit in hits) if len(hit.rows)]
     parts: list[pa.Table] = []
     for hit in chosen:
-        room = MOST_BYTES - sum(part.nbytes for part in parts)
+        room = most - sum(part.nbytes for part in parts)
         parts.append(rows_at(files, hit.file, shape, names, hit.rows, most=room))
     place = np.full(count, -1, np.int64)
     if parts:

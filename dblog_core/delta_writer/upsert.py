@@ -13,12 +13,14 @@ memory before the commit is made, so a fault at any step leaves files that no ve
 else.
 
 Changes that memory has no room for come in parts: each part is planned and gets files of its own, and only the places
-of old rows stay in memory. A part is split where the values that its rows keep have no room. All are one commit.
+of old rows stay in memory, as bitmaps where they are many. A part is split where the values that its rows keep have no
+room. All are one commit.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,6 +42,7 @@ from dblog_core.delta_writer.rewriting.older_rows import OlderRows, find_older
 from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows, take_places
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.stored_rows import MOST_BYTES
 from dblog_core.delta_writer.unchanged_toast import take_unchanged_toast
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
@@ -48,6 +51,8 @@ Place: TypeAlias = tuple[int, int]
 """The numbers of a part, and of a piece of it."""
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
+_LOOSE_PLACES = 4_000_000
+"""Numbers of old rows that wait as they are: eight bytes each."""
 _KEY_BYTES = 64 << 20
 """Of new rows' keys that wait for the commit; those of more files are read when the index next needs them."""
 
@@ -86,6 +91,7 @@ class Draft:
     """The numbers of changes, counted through all parts."""
     new_files: list[NewFile] = field(default_factory=list)
     key_bytes: int = 0
+    loose_places: int = 0
 
     def add(self, plan: _Plan, numbers: Rows) -> None:
         """`numbers`: those of the plan's changes."""
@@ -93,10 +99,15 @@ class Draft:
             if len(hit.rows):
                 old = self.old_rows_of(hit.file)
                 old.parts.append(hit.rows)
+                self.loose_places += len(hit.rows)
                 old.replaced += int(plan.puts[hit.change_numbers].sum())
         for hit in plan.former:
             if len(hit.rows):
                 self.old_rows_of(hit.file).former += len(hit.rows)
+        if self.loose_places > _LOOSE_PLACES:
+            for old in self.old_rows.values():
+                old.pack()
+            self.loose_places = 0
         if plan.unknown.any():
             self.unknown.append(numbers[plan.unknown])
         self.rows += len(plan.rows)
@@ -268,10 +279,10 @@ def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape, older: OlderR
     while pieces:
         numbers, piece = pieces.popleft()
         try:
-            plan = _plan_upsert(table, piece, shape, older)
+            # The values of one change are what they are.
+            most = MOST_BYTES if len(numbers) > 1 else sys.maxsize
+            plan = _plan_upsert(table, piece, shape, older, most)
         except ValuesTooLarge:
-            if len(numbers) < 2:
-                raise
             if not is_split:
                 # Neighbours in the table's files stay together: otherwise each piece would read all of these files.
                 numbers = _order_of_values(table, changes, shape)
@@ -292,7 +303,9 @@ def _order_of_values(table: OpenTable, changes: Changes, shape: Shape) -> Rows:
     return np.argsort(places, kind="stable")
 
 
-def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRows) -> _Plan:
+def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRows, most: int) -> _Plan:
+    """`most`: bytes of the values that changes keep, and of those that they are compared with in one file. Raises
+    ValuesTooLarge where they have more."""
     keys = table.key_arrays(changes.rows, shape)
     hits, dead = table.find_rows(keys, shape)
     hits = gone.without(hits)
@@ -309,11 +322,18 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRo
             compared = guarded & ~older & ~changes.deleted & ~is_other_life
             compared = compared if changes.born is None else compared & ~changes.born
             unchanged = order_guard.find_equal(
-                table.files, shape, hits, compared, changes.rows, changes.same, unchanged_toast=changes.unchanged_toast
+                table.files,
+                shape,
+                hits,
+                compared,
+                changes.rows,
+                changes.same,
+                unchanged_toast=changes.unchanged_toast,
+                most=most,
             )
     wins = ~(older | unchanged)
     same_lives = [hit.of(~is_other_life) for hit in hits]
-    rows, unknown = take_unchanged_toast(table, changes, same_lives, wins & ~changes.deleted, shape, gone)
+    rows, unknown = take_unchanged_toast(table, changes, same_lives, wins & ~changes.deleted, shape, gone, most)
     # A row with a value that nobody knows leaves the table: a wrong value would be worse than a row that waits for a
     # dump.
     puts = wins & ~changes.deleted & ~unknown

@@ -34,6 +34,8 @@ HISTORY_AFTER = "dblog.after"
 HISTORY_WHOLE = "dblog.whole"
 """Properties of a history: it tells every change after this offset, and whether the table had no row there."""
 _HISTORY = "__history"
+_FORMER_FIELDS = frozenset({"merge_because"})
+"""Of a table's status, which older versions have written."""
 
 
 class State(StrEnum):
@@ -80,9 +82,9 @@ class TableStatus:
     lake leaves out, by `[lake] schema_changes`; None where it has taken the shape. `accepted`: shapes up to this offset
     are, though that is "fail".
     `lacks`: rows may be missing that only a full dump brings which begins at or after this offset (0: any); None: none
-    are. `withheld`: how many rows wait for a dump of their keys. `merge_because`: why Spark writes even its small
-    batches; None where the driver does. `begun`: of a late table, up to where it may have rows, since a
-    merge has ended while its share of it was not in (`LakeStatus.late_tables`); None: it is not late.
+    are. `withheld`: how many rows wait for a dump of their keys.
+    `begun`: of a late table, up to where it may have rows, since a merge has ended while its share of it was not in
+    (`LakeStatus.late_tables`); None: it is not late.
     `commit`: the CRC-32 of the commit of `version`, so that another table in its place is found out; None: an older
     dblog has not recorded it. `damage`: what another program has done to its rows; a full dump brings them that begins
     at or after the offset `damaged_at`, and `awaits` is one that was requested for that.
@@ -105,7 +107,6 @@ class TableStatus:
     accepted: int | None = None
     lacks: int | None = None
     withheld: int = 0
-    merge_because: str | None = None
     begun: int | None = None
     commit: int | None = None
     damage: str | None = None
@@ -222,9 +223,13 @@ class LakeStatus:
 
 
 def read_table(data: dict[str, Any]) -> TableStatus:
-    """A table's status from its JSON."""
+    """A table's status from its JSON; what only older versions wrote is passed over."""
     merged = None if data.get("merged") is None else MergeCounts.from_json(data["merged"])
-    return TableStatus(**{**data, "state": State(data["state"]), "merged": merged})
+    return TableStatus(**{**_known_fields(data), "state": State(data["state"]), "merged": merged})
+
+
+def _known_fields(data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in _FORMER_FIELDS}
 
 
 def lake_at(path: str, *, s3: S3Config | None = None) -> Location:

@@ -17,7 +17,7 @@ class TableInStatus:
     """A table as the lake has it, and whether the capture has stopped it.
 
     `state`: one of `lake_status.State`. `lake_offset`: up to where the lake has it. `awaits`: the dump that it waits
-    for. `merged`, `merge_because`: how its last rows were written, and why so. `cause` and `fix`: why it is not well.
+    for. `merged`: how its last rows were written. `cause` and `fix`: why it is not well.
     `unmaintained`: why the last maintenance has failed for its files.
     """
 
@@ -27,7 +27,6 @@ class TableInStatus:
     lake_offset: int | None = None
     awaits: str | None = None
     merged: MergeCounts | None = None
-    merge_because: str | None = None
     cause: str | None = None
     fix: str | None = None
     captured: bool = True

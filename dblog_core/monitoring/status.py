@@ -141,7 +141,6 @@ def _find_lake_tables(lake: LakeStatus, dumps: list[DumpStatus], records: Nodes)
             lake_offset=table.offset,
             awaits=table.awaits,
             merged=table.merged,
-            merge_because=table.merge_because,
             cause=cause,
             fix=fix,
             unmaintained=table.unmaintained,

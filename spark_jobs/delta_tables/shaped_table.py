@@ -77,6 +77,12 @@ class ShapedTable:
             return self._describe_by_spark()
         return self._describe_by_log()
 
+    def describe_writable(self) -> Described:
+        """As `describe`. Raises TableRefused for a table whose rows are not written here."""
+        self._table.look()
+        self._table.snapshot.shape(str(self._path))
+        return self._describe_by_log()
+
     def alter(self, plan: Plan) -> Sequence[Change]:
         """Makes the changes of `plan`, in one commit, and returns them; where Spark makes them, each is a commit.
 

@@ -23,9 +23,7 @@ SHARE = 0.2
 
 def open_table(lake: Lake, path: Location, schema: TableSchema) -> OpenTable:
     """The lake table of this shape at `path`."""
-    if lake.open_tables is not None:
-        return lake.open_tables.table(path, schema, lake.check)
-    return OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, check=lake.check)
+    return lake.open_tables.table(path, schema, lake.check)
 
 
 def open_history(lake: Lake, path: Location) -> OpenTable:

@@ -9,18 +9,22 @@ A dump of a key range says nothing about other keys. It says so only where the l
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import Any
 
-from delta.tables import DeltaTable
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
-from dblog_core.delta_writer.upsert import count_as_deleted
+from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
+from dblog_core.delta_writer.upsert import commit_deletes, count_as_deleted, overtaken_error
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
@@ -29,17 +33,21 @@ from dblog_core.model.schema import Column as SourceColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json, to_json
 from dblog_core.schema_evolution.renames import Renames
-from dblog_core.staging import Staging
+from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from spark_jobs.delta_tables.column_types import OFFSET, quote, spark_type
+from spark_jobs.delta_tables.column_types import quote, spark_type
 from spark_jobs.delta_tables.session import compute_once
 from spark_jobs.events import staged_events
+from spark_jobs.events.event_buckets import join_up_to
 from spark_jobs.events.staged_events import chunk_rows
 from spark_jobs.history import rebuild_start
 from spark_jobs.history.history_table import History
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.merging.with_spark import mark_by_scan
+
+_ATTEMPTS = 20  # at a table that others write meanwhile
+_LOOKED_UP_BYTES = 4 << 20
+"""Of keys that are looked up at once."""
 
 
 def remove_ghosts(
@@ -50,97 +58,73 @@ def remove_ghosts(
     mark: LogMark,
     *,
     last: int,
+    tables: OpenTables,
     history: History | None = None,
-    tables: OpenTables | None = None,
 ) -> int:
     """Removes the ghosts that the dump of `mark` shows, which the history tells first; how many. Again, it removes
-    nothing more."""
+    nothing more. `last`: the segment up to which chunks count."""
     if mark.since is None or mark.since_segment is None:
         raise LakeError(
             f"the end of dump {mark.dump} has no `since` offset: an older capture wrote it",
             where=mark.table,
             fix="upgrade the capture, and dump the table again",
         )
-    manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
-    lake_rows = lake.rows().where(F.col(OFFSET) <= mark.since)
-    keys = within(lake_rows, mark, schema).select(*(F.col(quote(name)) for name in schema.key))
-    seen = _seen_keys(spark, staging, manifests, mark, schema)
-    if seen is not None:
-        keys = keys.join(seen, list(schema.key), "left_anti")
-    ghosts = compute_once(keys)  # counted and then merged: one scan of the lake's keys
-    count = ghosts.count()
-    if count:
-        if history is not None:
-            # Rows of another program that have NULL in the key were never in the history.
-            has_key = reduce(Column.__and__, [F.col(quote(name)).isNotNull() for name in schema.key])
-            history.append_ghosts([ghosts.where(has_key).toArrow()], mark)
-        _remove_keys(spark, lake, ghosts, schema, mark.since, mark.offset, tables)
-    return count
-
-
-def _remove_keys(
-    spark: SparkSession,
-    lake: LakeTable,
-    keys: DataFrame,
-    schema: TableSchema,
-    upto: int,
-    number: int,
-    tables: OpenTables | None,
-) -> None:
-    """Rows of these keys go, up to offset `upto`; `number`: of the mark by which they do."""
-    is_older = F.col(OFFSET) <= upto
-    # Another program's row may have NULL in the key, which is equal to nothing.
-    same = reduce(Column.__and__, [F.col(f"t.{quote(n)}").eqNullSafe(F.col(f"s.{quote(n)}")) for n in schema.key])
+    since = mark.since
+    chunks, renames = _find_seen_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark)
 
     def commit(table: OpenTable, app: str) -> Upserted | None:
-        def choose(rows: DataFrame) -> DataFrame:
-            return rows.where(is_older).alias("t").join(keys.alias("s"), same, "left_semi")
+        for _ in range(_ATTEMPTS):
+            shape = table.refresh()
+            seen = join_up_to(_LOOKED_UP_BYTES, _read_keys(staging, chunks, renames, schema))
+            ghosts = find_unseen(table, shape, seen, upto=since, is_wanted=lambda rows: _is_within(rows, mark, schema))
+            if not ghosts.grown:
+                return None
+            if history is not None:
+                _append_to_history(history, ghosts.keys, mark)
+            if (done := commit_deletes(table, ghosts.grown, f"{app}:gone", mark.offset)) is not None:
+                return done
+        raise overtaken_error(table, _ATTEMPTS)
 
-        return mark_by_scan.remove(spark, table, choose, f"{app}:gone", number)
-
-    def merge(table: DeltaTable) -> None:
-        # A key that the lake has twice is a ghost once: MERGE refuses two rows of its source for one of the table.
-        table.alias("t").merge(keys.distinct().alias("s"), same).whenMatchedDelete(
-            F.col(f"t.{OFFSET}") <= upto
-        ).execute()
-
-    _remove(lake, number, tables, commit, merge)
+    done = lake.remove(tables, commit)
+    return 0 if done is None else done.deleted
 
 
-def remove_older(lake: LakeTable, offset: int, tables: OpenTables | None) -> None:
+def _append_to_history(history: History, keys: Iterable[pa.Table], mark: LogMark) -> None:
+    every = pa.concat_tables(keys)
+    # Rows of another program that have NULL in the key were never in the history, and a key may have several rows.
+    distinct = every.group_by(every.column_names).aggregate([]).drop_null()
+    if len(distinct):
+        history.append_ghosts([distinct], mark)
+
+
+def _is_within(rows: pa.Table, mark: LogMark, schema: TableSchema) -> Flags:
+    """Whether the key of a row lies in the range that the dump of `mark` was of."""
+    within = np.ones(len(rows), np.bool_)
+    for end, compare in ((mark.key_from, pc.greater), (mark.key_to, pc.less)):
+        if end is not None:
+            within &= _is_beyond(rows, schema, end, compare)
+    return within
+
+
+def _is_beyond(rows: pa.Table, schema: TableSchema, end: Any, compare: Callable[..., pa.ChunkedArray]) -> Flags:
+    """Whether the key of a row is equal to `end`, or beyond it: the first column that differs decides."""
+    inside = np.ones(len(rows), np.bool_)
+    for column, part in reversed(list(zip(schema.key_columns, key_from_json(end, schema), strict=True))):
+        values = rows[column.name]
+        bound = pa.scalar(part, values.type)
+        is_beyond, is_equal = (np.asarray(pc.fill_null(test(values, bound), False)) for test in (compare, pc.equal))
+        inside = is_beyond | (is_equal & inside)
+    return inside
+
+
+def remove_older(lake: LakeTable, offset: int, tables: OpenTables) -> None:
     """TRUNCATE at `offset`: what came before goes."""
-
-    def commit(table: OpenTable, app: str) -> Upserted | None:
-        return remove_rows_below(table, offset, f"{app}:truncated", offset)
-
-    _remove(lake, offset, tables, commit, lambda table: table.delete(F.col(OFFSET) < offset))
-
-
-def _remove(
-    lake: LakeTable,
-    number: int,
-    tables: OpenTables | None,
-    commit: Callable[[OpenTable, str], Upserted | None],
-    statement: Callable[[DeltaTable], None],
-) -> None:
-    """Rows go by `commit`, or by the statement, as `number`."""
-
-    def run(table: DeltaTable) -> None:
-        if tables is not None:
-            count_marks_as_deletes(lake, number, tables)
-        statement(table)
-
-    lake.remove(tables, commit, run)
+    lake.remove(tables, lambda table, app: remove_rows_below(table, offset, f"{app}:truncated", offset))
 
 
 def count_marks_as_deletes(lake: LakeTable, number: int, tables: OpenTables) -> None:
     """Before Spark deletes rows as `number`: their old versions leave the files together with them."""
-
-    def commit(table: OpenTable, app: str) -> Upserted | None:
-        return count_as_deleted(table, f"{app}:marks", number)
-
-    # Nobody counts the marks of a table that takes statements alone.
-    lake.remove(tables, commit, lambda table: None)
+    lake.remove(tables, lambda table, app: count_as_deleted(table, f"{app}:marks", number))
 
 
 def append_ghosts_before(
@@ -206,16 +190,35 @@ def _literal(part: Any, column: SourceColumn) -> Column:
     return F.lit(part)
 
 
-def _seen_keys(
-    spark: SparkSession, staging: Staging, manifests: Iterable[Manifest], mark: LogMark, schema: TableSchema
-) -> DataFrame | None:
-    """The keys in chunk files that are no ghosts, by the key's columns of today; evicted rows count too."""
+def _find_seen_chunks(manifests: Iterable[Manifest], mark: LogMark) -> tuple[list[ChunkRef], Renames]:
+    """The chunks whose keys are no ghosts, and the table's renames since the first of the manifests."""
     chunks: list[ChunkRef] = []
     marks: list[LogMark] = []
     for manifest in manifests:  # one after the other: they may hold rows
         chunks += chunks_seen([manifest], mark)
         marks += [m for m in manifest.marks if m.table == mark.table]
-    renames = Renames.of(marks)
+    return chunks, Renames.of(marks)
+
+
+def _read_keys(
+    staging: Staging, chunks: Sequence[ChunkRef], renames: Renames, schema: TableSchema
+) -> Iterator[pa.Table]:
+    """The keys in the files of chunks, by the key's columns of today; of evicted rows too."""
+    for chunk in chunks:
+        later = renames.after(chunk.first_offset)
+        then = {later.current_name(c.name): c.name for c in staging.schema(chunk.schema).columns}
+        names = [then.get(name, name) for name in schema.key]
+        where = staging.storage.url(chunk.path)
+        with staging.open_file(chunk) as opened:
+            for rows in parquet.batches(opened, where=where, columns=names):
+                yield pa.table([rows.column(name) for name in names], names=list(schema.key))
+
+
+def _seen_keys(
+    spark: SparkSession, staging: Staging, manifests: Iterable[Manifest], mark: LogMark, schema: TableSchema
+) -> DataFrame | None:
+    """The keys in chunk files that are no ghosts, by the key's columns of today; evicted rows count too."""
+    chunks, renames = _find_seen_chunks(manifests, mark)
     alike: dict[tuple[str, Renames], list[ChunkRef]] = {}
     for chunk in chunks:
         alike.setdefault((chunk.schema, renames.after(chunk.first_offset)), []).append(chunk)

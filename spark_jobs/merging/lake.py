@@ -48,12 +48,10 @@ class Lake:
     """What becomes of a new shape of a table (`policy`)."""
     json_as: Callable[[TableName], JsonAs] = lambda table: "text"
     """What a table's JSON columns are (`variants`)."""
-    open_tables: OpenTables | None = None
-    """Through which works of up to some millions of rows are written without Spark; None: each is a MERGE."""
+    open_tables: OpenTables = field(default_factory=OpenTables)
+    """Through which works are written."""
     spread: Spread | None = None
     """With what large shares are spread over executors; None: the driver carries all."""
-    history_tables: OpenTables = field(default_factory=OpenTables)
-    """Through which histories are written, and the rows read that they need, where `open_tables` is None."""
     adopted: int = 0
     """The merge with which the lake was taken over to its staging, whose offsets begin again; 0: it never was."""
     vectors: bool = True
@@ -97,8 +95,6 @@ class Lake:
 
     def close_unused(self, in_use: Collection[str]) -> None:
         """Gives back memory that tables have which are not among these."""
-        if self.open_tables is None:
-            return
         places = set()
         for name in in_use:
             with contextlib.suppress(LakeError):  # one without a place in the lake is not open
@@ -130,12 +126,10 @@ class Lake:
         schema_policy.check_fits(older, newest) if self.keeps_columns(newest) else check_follows(older, newest)
 
     def columns(self, spark: SparkSession, schema: TableSchema, *, is_left: bool = False) -> StructType:
-        """The lake table's columns: by its log, or by Spark where that alone reads or writes the table. `is_left`: the
-        table `is_as_left`, and is not read again."""
+        """The lake table's columns, by its log. `is_left`: the table `is_as_left`, and is not read again. Raises
+        TableRefused."""
         table = self.table(spark, schema)
-        tables = self.open_tables
-        about = None if tables is None else tables.describe(table.path, schema, self.check, is_left=is_left)
-        return table.columns() if about is None else about.shape
+        return self.open_tables.describe(table.path, schema, self.check, is_left=is_left).shape
 
     def shape_in_lake(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
         """The shape as far as the lake table has it."""
@@ -185,7 +179,7 @@ class Lake:
         link_encoded_name(self.location, history_name(schema.table))
         # A transaction's version is an offset here: those of another staging are not to be compared.
         app = f"{self.app}:{schema.table}:history" + (f":{self.adopted}" if self.adopted else "")
-        tables = self.open_tables or self.history_tables
+        tables = self.open_tables
         place = table_location(self.location, schema.table)
         return History(
             spark,

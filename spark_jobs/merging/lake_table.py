@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
-import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType, TimestampNTZType
@@ -26,7 +24,6 @@ from dblog_core.delta_writer.altering.alterations import (
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.delta_writer.altering.needed_features import LOCAL_TIMES
 from dblog_core.delta_writer.changes import Upserted
-from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
@@ -41,7 +38,6 @@ from spark_jobs.delta_tables import (
     alter_table,
     create_table,
     delta_log_checkpoint,
-    key_ranges,
     log,
     variants,
 )
@@ -54,7 +50,6 @@ from spark_jobs.delta_tables.column_types import (
     needs_mapping,
 )  # fmt: skip
 from spark_jobs.delta_tables.highest_keys import Highest
-from spark_jobs.delta_tables.key_ranges import Ranges
 from spark_jobs.delta_tables.row_updates import RowUpdates
 from spark_jobs.delta_tables.session import transaction
 from spark_jobs.delta_tables.shaped_table import Described, ShapedTable
@@ -119,13 +114,14 @@ class LakeTable:
         return log.version(self.path) if self.committed is None else log.version_from(self.path, self.committed)
 
     def prepare(self) -> None:
-        """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take."""
+        """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take, TableRefused for a
+        table that has what is not written here."""
         self._check_names()
         self.check()
         if not self.exists() and self._create():
             self._settled.add(self.path)
             return
-        have = self._shaped.describe()
+        have = self._shaped.describe_writable()
         alter_table.check_owner(have.properties, have.shape.names, self._schema.table, str(self.path))
         for step in self._renames.steps:
             self._shaped.alter(partial(alter_table.rename, step=step))
@@ -159,12 +155,12 @@ class LakeTable:
             if (column := next((c for c in self._schema.columns if c.name == name), None)) is not None:
                 self._updates.fill(column, value, offset, f"{self._app}:filled:{name}")
 
-    def is_settled(self, tables: OpenTables | None) -> bool:
+    def is_settled(self, tables: OpenTables) -> bool:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
-        process looks once at each table: what is wanted changes with the configuration alone, or the table's shape."""
+        process looks once at each table: what is wanted changes with the configuration alone, or the table's shape.
+        Raises TableRefused."""
         if self.path not in self._settled:
-            about = tables.describe(self.path, self._schema, self.check) if tables is not None else None
-            about = about or self._shaped.describe()
+            about = tables.describe(self.path, self._schema, self.check)
             others = variants.plan(about.shape, self._schema, is_wanted=self._json_as_variant)
             if not others and not self._wanted_properties(about):
                 self._settled.add(self.path)
@@ -289,31 +285,22 @@ class LakeTable:
     def rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(str(self.path))
 
-    def remove(
-        self,
-        tables: OpenTables | None,
-        commit: Callable[[OpenTable, str], Upserted | None],
-        instead: Callable[[DeltaTable], object],
-    ) -> None:
-        """Rows go by `commit`, which gets our name (None: it has found none); by the statement `instead` from a table
-        that takes statements alone."""
+    def remove(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
+        """Rows go by `commit`, which gets our name (None: it has found none)."""
         self.check()
-        if tables is not None:
-            with suppress(TableRefused):
-                self._commit(tables, commit, {})
-                return
-        instead(DeltaTable.forPath(self._spark, str(self.path)))
+        return self._commit(tables, commit)
 
-    def has_rows_upto(self, offset: int, tables: OpenTables | None) -> bool:
-        """Whether the table may have rows up to this offset, by the statistics of its files: no job."""
-        table = None if tables is None else tables.table(self.path, self._schema, self.check)
-        return table is None or mark_and_append.has_rows_upto(table, offset)
+    def has_rows_upto(self, offset: int, tables: OpenTables) -> bool:
+        """Whether the table may have rows up to this offset, by the statistics of its files."""
+        return mark_and_append.has_rows_upto(self.open(tables), offset)
 
-    def is_empty(self, tables: OpenTables | None) -> bool:
-        """Whether the table has no row: by its log, without a job, where that says it."""
-        table = tables.table(self.path, self._schema, self.check) if tables is not None else None
-        empty = mark_and_append.is_empty(table) if table is not None else None
-        return self.rows().isEmpty() if empty is None else empty
+    def is_empty(self, tables: OpenTables) -> bool:
+        """Whether the table has no row."""
+        return mark_and_append.is_empty(self.open(tables))
+
+    def open(self, tables: OpenTables) -> OpenTable:
+        """The table, as those that are open have it."""
+        return tables.table(self.path, self._schema, self.check)
 
     def newest_merge(self) -> int | None:
         """The newest merge that has committed here."""
@@ -346,12 +333,11 @@ class LakeTable:
         begins: int | None = None,
         below: int | None = None,
     ) -> Upserted:
-        """Commits folded rows as merge `number` without Spark, by `mark_and_append.write`, with what it takes."""
+        """Commits folded rows as merge `number`, by `mark_and_append.write`, with what it takes."""
         write = partial(
             mark_and_append.write, merged=merged, withhold=withhold, is_left=is_left, begins=begins, below=below
         )
-        ranges = key_ranges.of_keys(rows["key"].combine_chunks(), self._schema) if isinstance(rows, pa.Table) else {}
-        done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number), ranges)
+        done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number))
         assert done is not None, "a merge of rows commits"
         return done
 
@@ -387,26 +373,17 @@ class LakeTable:
             )
             return outcomes[0].counts
 
-        self._commit(tables, write, {})
+        self._commit(tables, write)
         return outcomes[0]
 
-    def upsert_batch(
-        self, batch: Batch, number: int, tables: OpenTables, write: Callable[[OpenTable, str, int], Upserted]
-    ) -> None:
-        """Commits the batch as merge `number` by `write`, which gets our name and that number."""
-        self._commit(tables, lambda table, app: write(table, app, number), batch.ranges)
-
-    def _commit(
-        self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None], ranges: dict[str, Ranges]
-    ) -> Upserted | None:
+    def _commit(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
         """Takes in what `commit` has done, which gets our name; None: it had nothing to do."""
-        table = tables.table(self.path, self._schema, self.check)
+        table = self.open(tables)
         done = commit(table, self._app)
         if done is None or done.already:
             return done
         self.committed = done.version
         log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
-        self._highest.record_batch(self.path, done.version - 1, done.version, self._schema, ranges)
         if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
             tables.checkpoints.ask(self._spark, self.path)
         return done

@@ -1,7 +1,7 @@
-"""Folded rows brought into a table without Spark: old rows marked in deletion vectors, new ones appended.
+"""Folded rows brought into a table: old rows marked in deletion vectors, new ones appended.
 
-The driver has the rows, all at once or in parts, and an index of the table's keys says where the old ones stand
-(`delta_writer`). What comes of the rows is what a MERGE would make of them (`with_spark.delta_merge`).
+The driver has the rows, all at once or in parts, and an index of the table's keys says where the old ones are
+(`delta_writer`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ import pyarrow.compute as pc
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
-from dblog_core.delta_writer.features import TableRefused, refusal
+from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import load_json
+from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.delta_writer.upsert import upsert
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
@@ -83,19 +84,16 @@ class OpenTables:
 
     def describe(
         self, path: Location, schema: TableSchema, check: Callable[[], None], *, is_left: bool = False
-    ) -> Described | None:
-        """What the table is by its log, whatever its key is; None where only Spark reads or writes it. `is_left`: it
-        `is_as_left`, and is not read again.
+    ) -> Described:
+        """What the table is by its log, whatever its key is. `is_left`: it `is_as_left`, and is not read again. Raises
+        TableRefused.
 
         A Spark that has just started takes seconds for its first look at a table, and no row comes in meanwhile.
         """
         table = self._open.get(path) or self.table(path, schema, check)
-        try:
-            if not is_left:
-                table.look()
-            table.snapshot.shape(str(table.files))
-        except TableRefused:
-            return None
+        if not is_left:
+            table.look()
+        table.snapshot.shape(str(table.files))
         metadata = table.snapshot.metadata
         return Described.of(orjson.loads(metadata["schemaString"]), metadata.get("configuration") or {})
 
@@ -154,7 +152,7 @@ def write(
     TRUNCATE before these rows: older rows of the table go in the same commit. `withhold` gets, before the commit, the
     keys of rows with a value that nobody knows.
     `is_left`: the table `is_as_left`, and is not read again; raises Overtaken where others have committed since.
-    Raises TableRefused for a table that Spark must write, LeaseLost where another may merge.
+    Raises TableRefused for a table that has what is not written here, LeaseLost where another may merge.
     """
     write_rows = partial(_write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins, below=below)
     if count_withheld(rows):
@@ -230,7 +228,11 @@ def changes_of(
     """
     names = {c.name for c in schema.columns}
     if lacking := {*names, *_PROVENANCE} - set(shape.names):
-        raise refusal(where, f"it lacks the column {', '.join(sorted(lacking))}")
+        raise refusal(
+            where,
+            f"it lacks the column {', '.join(sorted(lacking))}",
+            "give it the column again, or run `dblog reset` for the table: it is built again by a dump",
+        )
     image = join_chunks(rows["row"])
     key = join_chunks(rows["key"])
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
@@ -286,26 +288,19 @@ def _origins(rows: pa.Table, schema: TableSchema) -> pa.Table | None:
     return pa.table([pc.if_else(is_kept, old, new) for old, new in pairs], names=list(schema.key))
 
 
-def is_empty(table: OpenTable) -> bool | None:
-    """Whether the table has no row, by its log; None where that does not say it."""
-    try:
-        table.refresh()
-    except TableRefused:
-        return None
-    living = 0
+def is_empty(table: OpenTable) -> bool:
+    """Whether the table has no row, by its log and the metadata of its files."""
+    table.refresh()
     for live in table.snapshot.files.values():
-        if live.rows is None:
-            return None
-        living += live.rows - len(table.dead_rows(live))
-    return not living
+        dead = table.dead_rows(live)
+        if len(dead) < stored_count(table.files, live, dead):
+            return False
+    return True
 
 
 def has_rows_upto(table: OpenTable, offset: int) -> bool:
     """Whether a file of the table may have rows up to this offset, by its statistics."""
-    try:
-        column = table.refresh()[OFFSET].physical
-    except TableRefused:
-        return True
+    column = table.refresh()[OFFSET].physical
     for live in table.snapshot.files.values():
         lowest = load_json(live.add.get("stats")).get("minValues", {}).get(column)
         if lowest is None or lowest <= offset:
@@ -313,15 +308,12 @@ def has_rows_upto(table: OpenTable, offset: int) -> bool:
     return False
 
 
-def find_keys(table: OpenTable, keys: Sequence[Key], schema: TableSchema) -> list[Key] | None:
-    """Those of the keys that the table has, by its index; None for a table that Spark must read."""
-    try:
-        shape = table.refresh()
-        columns = zip(schema.key_columns, zip(*keys, strict=True), strict=True)
-        asked = pa.table({column.name: pa.array(values, column.type) for column, values in columns})
-        hits = table.hits(table.key_arrays(asked, shape), shape, distinct=False)
-    except TableRefused:
-        return None
+def find_keys(table: OpenTable, keys: Sequence[Key], schema: TableSchema) -> list[Key]:
+    """Those of the keys that the table has, by its index."""
+    shape = table.refresh()
+    columns = zip(schema.key_columns, zip(*keys, strict=True), strict=True)
+    asked = pa.table({column.name: pa.array(values, column.type) for column, values in columns})
+    hits = table.hits(table.key_arrays(asked, shape), shape, distinct=False)
     return [keys[number] for number in sorted({number for hit in hits for number in hit.change_numbers.tolist()})]
 
 

@@ -20,7 +20,6 @@ class Applied:
     `history`: lines of the history; `told`: it has all of this merge, and ends with version `told_version`, whose
     commit has the CRC-32 `told_commit`; `history_gap`: why the history begins again; None: it continues. Files and
     `bytes` (those written) are of the lake table.
-    `merge_because`: why its rows are brought in by MERGE; None where they need not be.
     `awaits`: the full dump that was requested for the values of new columns, or for damaged rows. `commit`: the CRC-32
     of the commit of `version`. `damage`: what another program has done to rows of the table; a full dump brings them
     that begins at or after the offset `damaged_at`. `ignored`: the columns of its newest shape
@@ -44,7 +43,6 @@ class Applied:
     told: bool = False
     awaits: str | None = None
     ignored: list[str] | None = None
-    merge_because: str | None = None
     error: str | None = None
     commit: int | None = None
     damage: str | None = None

@@ -18,6 +18,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution.renames import is_stale
 from dblog_core.staging import Staging
+from dblog_core.staging.manifest import ChunkRef, DataFile
 from dblog_core.staging.spilled_rows import remove_spilled
 from spark_jobs.delta_tables import alter_table, log
 from spark_jobs.delta_tables.alter_table import DroppedColumns
@@ -25,7 +26,6 @@ from spark_jobs.delta_tables.commit_metrics import Counted
 from spark_jobs.events import (
     fold_without_spark,
     schema_policy,
-    staged_events,
 )
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.history.history_table import Before, History
@@ -38,6 +38,10 @@ from spark_jobs.merging.withheld_keys import Withheld
 from spark_jobs.merging.work_commit import WorkCommit
 
 _log = logging.getLogger(__name__)
+
+
+class LookFirst(Exception):
+    """What others have committed must be known before the next step."""
 
 
 class TableMerge:
@@ -58,7 +62,9 @@ class TableMerge:
         self._staging = staging
         self._lake = lake
         self._withheld = withheld
-        self._write = WorkCommit(spark, staging, lake, withheld, step=step)
+        self._write = WorkCommit(lake, withheld, step=step)
+        self._is_left = False
+        """Whether the table is known to be as we have left it, without a look whether others have committed since."""
 
     def apply(
         self,
@@ -79,10 +85,8 @@ class TableMerge:
         would have to be known.
         """
         began = time.monotonic()
-        self._write.merge_because = status.merge_because if status else None
-        self._write.may_have_spilled = is_repeated  # whoever died before may have left files
         work = self._lake.work_to_merge(work, self._staging.schema(work.schema))
-        self._write.is_left = left_at is not None
+        self._is_left = left_at is not None
         version = self._look_at_table(work) if left_at is None else left_at
         schema, dropped = self._shape(work, status, version)
         history = self._lake.history_of(self._spark, schema, work.renames)
@@ -113,11 +117,13 @@ class TableMerge:
         history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
         if committed:
-            self._forget_gone(work, schema, lake, version)
+            self._forget_gone(work, schema, version)
         else:
             withheld = self._apply_changes(
                 work, schema, lake, history, number, version=version, span=span, status=status, merged=merged
             )
+            if is_repeated:  # whoever died before may have left files
+                remove_spilled(self._staging, work.files)
         self._remove_ghosts(work, schema, lake, history, span)
         self._write.settle(lake, schema)
         answered_after = self._answer_later_commits(lake, after=seen or 0, merged=max(span.offset, merged))
@@ -135,7 +141,6 @@ class TableMerge:
             # What was committed before a crash may have been so without history, which is on since.
             told=history is not None and (not committed or history.newest_offset() >= span.offset),
             ignored=self._ignored_columns(work, lake),
-            merge_because=self._write.merge_because,
             commit=None if version is None else log.commit_sum(lake.path, version),
             damage=damage,
             damaged_at=damaged_at,
@@ -144,7 +149,7 @@ class TableMerge:
 
     def _answer_later_commits(self, lake: LakeTable, *, after: int, merged: int) -> AnsweredCommits | None:
         """Answers what others have committed behind version `after`, up to the version behind the work."""
-        if self._write.is_left and lake.committed is not None:
+        if self._is_left and lake.committed is not None:
             return AnsweredCommits(lake.committed, None)  # right behind the version that was left
         version = lake.version()
         return None if version is None else answer_commits(lake, after=after, merged=merged, newest=version)
@@ -165,7 +170,7 @@ class TableMerge:
         newest = self._staging.schema(work.schema)
         if not self._lake.keeps_columns(newest) or not lake.exists():
             return None
-        have = self._lake.columns(self._spark, newest, is_left=self._write.is_left)
+        have = self._lake.columns(self._spark, newest, is_left=self._is_left)
         return (
             None
             if schema_policy.shape_in_lake(newest, have).columns == newest.columns
@@ -191,7 +196,7 @@ class TableMerge:
         if before and newest.key and version:
             if self._lake.keeps_columns(newest):
                 schema_policy.check_key(before[0], (*older, newest))
-                have = self._lake.columns(self._spark, newest, is_left=self._write.is_left)
+                have = self._lake.columns(self._spark, newest, is_left=self._is_left)
                 dropped = DroppedColumns(had)
                 newest = schema_policy.shape_in_lake(newest, have)
                 older = [schema_policy.shape_in_lake(schema, have) for schema in older]
@@ -199,7 +204,7 @@ class TableMerge:
                 schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=status.accepted)
         if not older or not newest.key or not version:
             return newest, dropped
-        names = self._lake.columns(self._spark, newest, is_left=self._write.is_left).names
+        names = self._lake.columns(self._spark, newest, is_left=self._is_left).names
         if renames:
             names = list(map(renames.after(lake.renamed_upto()).current_name, names))
         return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, dropped)
@@ -238,33 +243,31 @@ class TableMerge:
         if exists or rows is None or len(rows) or work.last_truncate is not None or work.finished:
             as_known = status is not None and (status.ignored is None or self._lake.keeps_columns(schema))
             self._prepare(work, lake, status.schema if status is not None and as_known else None, exists=exists)
-        try:
-            if history is not None:
-                self._write.may_have_spilled = True
-                before = self._lake.state_before(lake, self._withheld.keys(work.table, schema), status, span)
+        if history is not None:
+            before = self._lake.state_before(lake, self._withheld.keys(work.table, schema), status, span)
+            try:
                 self._append_history(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and staged.reaches_below(work.floor):
                     deleted_rows.append_ghosts_before(self._spark, self._staging, history, schema, work, last=span.last)
-            if work.files or work.chunks or work.last_truncate is not None:
-                withheld = self._write.commit(work, rows, schema, lake, number, merged=merged)
-            if work.files or work.chunks:
-                self._step(f"merged {work.table}")
-        finally:
-            if self._write.may_have_spilled:
+            finally:
                 for spilled in (staged, work) if work is not staged else (work,):
                     remove_spilled(self._staging, spilled.files)
+        if work.files or work.chunks or work.last_truncate is not None:
+            if self._lake.spreads(work):
+                withheld = self._write.spread(self._staging, work, schema, lake, number, merged=merged)
+            else:
+                withheld = self._write.commit(work, rows, schema, lake, number, merged=merged, is_left=self._is_left)
+        if work.files or work.chunks:
+            self._step(f"merged {work.table}")
         return withheld
 
-    def _forget_gone(self, work: Work, schema: TableSchema, lake: LakeTable, version: int | None) -> None:
+    def _forget_gone(self, work: Work, schema: TableSchema, version: int | None) -> None:
         """As the run did that has committed the work, unless it died before: otherwise a dump of keys that are gone
         would be requested again and again."""
         if not self._withheld.waits(work.table):
             return
-        try:
-            work, rows = self._read(work, schema, version, by_driver=True)
-            self._write.forget_gone(work, rows, schema, lake)
-        finally:
-            remove_spilled(self._staging, work.files)
+        work, rows = self._read(work, schema, version, by_driver=True)
+        self._write.forget_gone(work, rows, schema)
 
     def _append_history(
         self,
@@ -285,14 +288,23 @@ class TableMerge:
             work = whole
         if work is not whole:
             self._check_follows(work, schema)
+            self._check_files(work)
         history.append_changes(work, before, staging=self._staging, upto=span.offset)
         self._step(f"history {work.table}")
+
+    def _check_files(self, work: Work) -> None:
+        """Raises CorruptSegment for the first file that is missing or not the one that the manifest names."""
+        files: list[DataFile | ChunkRef] = [*work.files, *work.chunks]
+        for file in files:
+            if file.path:  # others were compared with their manifest
+                with self._staging.open_file(file):
+                    pass
 
     def _read(
         self, work: Work, schema: TableSchema, version: int | None, *, by_driver: bool = False
     ) -> tuple[Work, FoldedRows | None]:
-        """The work whose files are whole, with its folded rows where the driver has folded them. `by_driver`: it does,
-        whoever carries the work."""
+        """The work whose files are whole, with its folded rows; None for one that has none, or that executors carry.
+        `by_driver`: it folds them, whoever carries the work."""
         if not version:  # none yet, or just made
             work = from_dump(work)
         self._check_follows(work, schema)
@@ -314,10 +326,11 @@ class TableMerge:
 
     def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None, *, exists: bool) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        has_shape = exists and lake_shape == work.schema and not work.renames
-        if not has_shape or not lake.is_settled(self._lake.open_tables):
-            self._write.check_looked()
-            lake.prepare()
+        if exists and lake_shape == work.schema and not work.renames and lake.is_settled(self._lake.open_tables):
+            return
+        if self._is_left:
+            raise LookFirst
+        lake.prepare()
 
 
 def _with_history(applied: Applied, history: History, gap: str | None, left: TableStatus | None) -> Applied:

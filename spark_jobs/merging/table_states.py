@@ -89,7 +89,7 @@ class TableStates:
         status = replace(status, version=applied.version, commit=applied.commit, merged=merged)
         status = replace(status, schema=work.schema, told=applied.told)
         status = replace(status, told_version=applied.told_version, told_commit=applied.told_commit)
-        status = replace(status, ignored=applied.ignored, merge_because=applied.merge_because)
+        status = replace(status, ignored=applied.ignored)
         status = replace(status, lacks=self._lacks(work, status))
         return self._with_span(name, status, intent)
 

@@ -27,10 +27,9 @@ from spark_jobs.merging.faults import DEFECTS, OVERTAKEN, describe_defect, first
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent
 from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.table_merge import TableMerge
+from spark_jobs.merging.table_merge import LookFirst, TableMerge
 from spark_jobs.merging.table_states import TableStates
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
-from spark_jobs.merging.work_commit import LookFirst
 
 _log = logging.getLogger(__name__)
 
@@ -64,14 +63,12 @@ class TableTurn:
         return TableStates(self.status.tables, self.staging, self.withheld, self.lake.history)
 
     def is_small(self, work: Work) -> bool:
-        """Whether the work is expected to need no job of Spark, and so to end soon."""
+        """Whether the work is expected to end soon."""
         status = self.status.tables.get(work.table)
         return (
-            self.lake.open_tables is not None
-            and status is not None
+            status is not None
             and (status.told or not self.lake.history)
             and status.version is not None
-            and status.merge_because is None
             and not (work.truncates or work.finished or work.reshaped)
             and not self.withheld.waits(work.table)
             and work.rows <= fold_on_driver.MAX_ROWS
@@ -207,7 +204,7 @@ class TableTurn:
         commit is all that becomes of it: another's commit in between makes it fail, so that it need not be looked for.
         """
         tables = self.lake.open_tables
-        if tables is None or status is None or status.state is State.STOPPED:
+        if status is None or status.state is State.STOPPED:
             return None
         if self.lake.history or not self.is_small(work):
             return None

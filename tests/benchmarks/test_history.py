@@ -1,4 +1,4 @@
-"""A small batch and a whole dump of a table with a history: merged without Spark, beside the same merged by Spark."""
+"""A small batch and a whole dump of a table with a history: merged without Spark."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.staging import Staging
-from tests.benchmarks.results import OURS, Bar, Figure, Results
+from tests.benchmarks.results import OURS, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.spark.history_lines import ITEMS, item
 from tests.spark.lakes import TestLake
 from tests.spark.segments import SegmentBuilder
 
-BY_SPARK = "by Spark"
 ROWS = 100_000
 CHANGED = 1_000
-TIMES = 5  # as fast as Spark, at least
 DUMPED = 400_000
 _CHUNK = 20_000
 _DUMPS = 3
@@ -28,10 +26,9 @@ _DUMPS = 3
 class WithHistory:
     """A lake of one table, and its merger, warm."""
 
-    def __init__(self, spark: SparkSession, staging: Staging, path: Path, *, marks: bool) -> None:
+    def __init__(self, spark: SparkSession, staging: Staging, path: Path) -> None:
         lake = TestLake(spark, staging, path)
         lake.history = True
-        lake.marks = marks
         self._merger = lake.merger()
 
     def merge(self) -> float:
@@ -44,13 +41,9 @@ class WithHistory:
 
 
 def open_lakes(spark: SparkSession, path: Path) -> tuple[SegmentBuilder, dict[str, WithHistory]]:
-    """What is staged, and the two lakes that it is merged into."""
+    """What is staged, and the lake that it is merged into."""
     staging = Staging(str(path / "staging"), source="shop")
-    lakes = {
-        OURS: WithHistory(spark, staging, path / "ours", marks=True),
-        BY_SPARK: WithHistory(spark, staging, path / "sparks", marks=False),
-    }
-    return SegmentBuilder(staging), lakes
+    return SegmentBuilder(staging), {OURS: WithHistory(spark, staging, path / "ours")}
 
 
 @pytest.mark.timeout(3600)
@@ -63,8 +56,8 @@ def test_small_batch_with_history(spark: SparkSession, tmp_path: Path, scale: Sc
     for lake in lakes.values():
         lake.merge()
     dice = random.Random(1)
-    series: dict[str, list[float]] = {OURS: [], BY_SPARK: []}
-    for number in range(-1, scale.rounds):  # round -1 warms both
+    series: dict[str, list[float]] = {OURS: []}
+    for number in range(-1, scale.rounds):  # round -1 warms it
         changed = dice.sample(range(rows), CHANGED)
         for place, key in enumerate(changed[: CHANGED // 2]):
             build.update(ITEMS, item(key, f"{number}", None), unchanged=["big"] if place % 3 == 0 else None)
@@ -77,8 +70,7 @@ def test_small_batch_with_history(spark: SparkSession, tmp_path: Path, scale: Sc
             if number >= 0:
                 series[who].append(seconds)
     title = f"{CHANGED:,} changes of a table of {rows:,} rows with a history, merged without Spark"
-    bars = (Bar(1 / TIMES, BY_SPARK, at_most=True),)
-    results.add(Figure("history_small_batch", "Lake", title, "s", series, bars))
+    results.add(Figure("history_small_batch", "Lake", title, "s", series))
 
 
 @pytest.mark.timeout(3600)
@@ -86,8 +78,8 @@ def test_whole_dump_with_history(spark: SparkSession, tmp_path: Path, scale: Sca
     """A dump of all rows, of which one in a hundred has changed: the history gets these alone."""
     build, lakes = open_lakes(spark, tmp_path)
     rows = DUMPED if scale.name != "quick" else DUMPED // 10
-    series: dict[str, list[float]] = {OURS: [], BY_SPARK: []}
-    for number in range(-2, _DUMPS):  # round -2 makes the tables, and round -1 warms both
+    series: dict[str, list[float]] = {OURS: []}
+    for number in range(-2, _DUMPS):  # round -2 makes the tables, and round -1 warms it
         for first in range(0, rows, _CHUNK):
             keys = range(first, min(first + _CHUNK, rows))
             chunk = [item(key, f"{number}" if key % 100 == number % 100 else "v") for key in keys]
@@ -98,4 +90,4 @@ def test_whole_dump_with_history(spark: SparkSession, tmp_path: Path, scale: Sca
             if number >= 0:
                 series[who].append(seconds)
     title = f"a dump of all {rows:,} rows of a table with a history, of which 1 % have changed"
-    results.add(Figure("history_whole_dump", "Lake", title, "s", series, (Bar(0.5, BY_SPARK, at_most=True),)))
+    results.add(Figure("history_whole_dump", "Lake", title, "s", series))

@@ -1,4 +1,4 @@
-"""Large values that the log leaves out, beside a MERGE by Spark: of rows that a dump reads meanwhile, and of many."""
+"""Large values that the log leaves out: of rows that a dump reads meanwhile, and of many."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from tests.fix_servers import Database
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 
-MERGE = "MERGE by Spark"
 ROUNDS = 3
 DOCS = 3_000
 CHUNK = 10
@@ -78,29 +77,19 @@ def changes(database: Database) -> Iterator[None]:
 
 
 class Lakes:
-    """Lakes of one staging, a pair for each round; the second of a pair is written by MERGE alone."""
+    """Lakes of one staging, one for each round."""
 
     def __init__(self, spark: SparkSession, staging: Staging, path: Path) -> None:
-        self._pairs = [
-            {who: TestLake(spark, staging, path / f"{number}" / who / "lake") for who in (OURS, MERGE)}
-            for number in range(ROUNDS)
-        ]
-        for pair in self._pairs:
-            pair[MERGE].marks = False
+        self.all = [TestLake(spark, staging, path / f"{number}" / "lake") for number in range(ROUNDS)]
 
     def merge(self) -> dict[str, list[float]]:
         """Seconds that the merge of all that is staged takes each of them."""
-        series: dict[str, list[float]] = {OURS: [], MERGE: []}
-        for pair in self._pairs:
-            for who, lake in pair.items():
-                began = time.monotonic()
-                lake.merge_well()
-                series[who].append(time.monotonic() - began)
-        return series
-
-    def all(self) -> Iterator[TestLake]:
-        for pair in self._pairs:
-            yield from pair.values()
+        seconds = []
+        for lake in self.all:
+            began = time.monotonic()
+            lake.merge_well()
+            seconds.append(time.monotonic() - began)
+        return {OURS: seconds}
 
 
 @pytest.mark.timeout(3600)
@@ -123,20 +112,18 @@ def test_rows_that_a_dump_reads_meanwhile(
     source = {key: (n, body) for key, n, body in database.query("SELECT id, n, md5(body) FROM docs")}
     shape = next(iter(open_staging(dblog.config).manifests())).schemas
     schema = open_staging(dblog.config).schema(shape[f"{database.schema}.docs"])
-    for lake in lakes.all():
+    for lake in lakes.all:
         rows = spark.read.format("delta").load(str(lake.table(schema))).select("id", "n", F.md5("body").alias("body"))
         assert {row.id: (row.n, row.body) for row in rows.collect()} == source
     title = f"PostgreSQL: merge of {DOCS:,} rows of 20 kB, chunks of {CHUNK}, and updates and changes of key meanwhile"
-    results.add(
-        Figure("left_out_dump", "Lake", title, "s", series, (Bar(20, at_most=True), Bar(0.5, MERGE, at_most=True)))
-    )
+    results.add(Figure("left_out_dump", "Lake", title, "s", series, (Bar(20, at_most=True),)))
 
 
 @pytest.mark.timeout(3600)
 def test_many_rows(spark: SparkSession, tmp_path: Path, results: Results) -> None:
     dice = random.Random(1)
     lakes = Lakes(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path)
-    build = next(lakes.all()).build
+    build = lakes.all[0].build
 
     def stage(row: dict[str, Any], op: str) -> None:
         build.line(MANY, op, after=row, unchanged=None if op == "c" else ["body"])
@@ -151,10 +138,8 @@ def test_many_rows(spark: SparkSession, tmp_path: Path, results: Results) -> Non
         stage({"id": key, "n": 1, "body": None}, "u")
     build.seal()
     series = lakes.merge()
-    for lake in lakes.all():
+    for lake in lakes.all:
         rows = spark.read.format("delta").load(str(lake.table(MANY)))
         assert rows.where("n = 1 AND length(body) = 2000").count() == rows.count() == MANY_ROWS
     title = f"merge of updates of {MANY_ROWS:,} rows that leave 2 kB out"
-    results.add(
-        Figure("left_out_many", "Lake", title, "s", series, (Bar(20, at_most=True), Bar(0.5, MERGE, at_most=True)))
-    )
+    results.add(Figure("left_out_many", "Lake", title, "s", series, (Bar(20, at_most=True),)))

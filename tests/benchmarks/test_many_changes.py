@@ -68,7 +68,6 @@ def test_as_many_changes_as_half_of_the_table(
     )
 
 
-MERGE = "MERGE by Spark"
 _LARGE_ROUNDS = 3
 
 
@@ -84,22 +83,20 @@ def test_one_transaction_over_the_whole_table(
         keys = updated[first : first + _LINES]
         add_lines(filled.lake.build, SHAPE, "u", make_rows(keys))
         filled.lake.build.seal(partial=0 if first + _LINES >= len(updated) else len(keys))
-    series: dict[str, list[float]] = {OURS: [], MERGE: []}
+    rates = []
     memory = []
     for number in range(_LARGE_ROUNDS):
-        for who in series:
-            path = tmp_path / f"{number}"
-            command = merge_of_copy(made, path, lake="mark_and_append = false" if who == MERGE else "")
-            began = time.monotonic()
-            merge = subprocess.Popen(command, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            with Watch(merge.pid) as watch:
-                assert merge.wait() == 0
-            series[who].append(scale.lake_rows / (time.monotonic() - began))
-            if who == OURS:
-                memory.append(max(watch.anonymous) / 1e9)
-            table = spark.read.format("delta").load(str(table_location(lake_at(str(path / "lake")), SHAPE.table)))
-            assert table.where(F.col("note").startswith("leave it")).count() == table.count() == scale.lake_rows
-            shutil.rmtree(path)
+        path = tmp_path / f"{number}"
+        command = merge_of_copy(made, path)
+        began = time.monotonic()
+        merge = subprocess.Popen(command, env=os.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with Watch(merge.pid) as watch:
+            assert merge.wait() == 0
+        rates.append(scale.lake_rows / (time.monotonic() - began))
+        memory.append(max(watch.anonymous) / 1e9)
+        table = spark.read.format("delta").load(str(table_location(lake_at(str(path / "lake")), SHAPE.table)))
+        assert table.where(F.col("note").startswith("leave it")).count() == table.count() == scale.lake_rows
+        shutil.rmtree(path)
     title = f"`dblog merge --once` of one transaction that updates {scale.lake_rows:,} rows, all of the table"
-    results.add(Figure("large_transaction", "Lake", title, "rows/s", series, (Bar(1.5, MERGE),)))
+    results.add(Figure("large_transaction", "Lake", title, "rows/s", {OURS: rates}))
     results.add(Figure("large_transaction_memory", "Lake", f"{title}: memory", "GB", {OURS: memory}))

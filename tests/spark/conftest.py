@@ -27,29 +27,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def lake_way(request: pytest.FixtureRequest) -> str:
-    """How small works are written: as `--lake-way` says; else as the product does it (`mark`), but in three of eight
-    tests, by the first seed, one of the other ways: `scan` has all works folded and written by Spark's executors."""
+    """How rows go: as `--lake-way` says; else by deletion vectors (`mark`), and in one of eight tests, by the first
+    seed, by copies of files (`copy`)."""
     options = request.config.option
     if options.lake_way is not None:
         return str(options.lake_way)
     turn = zlib.crc32(f"{options.soak_first} {request.node.nodeid}".encode()) % 8
-    return {0: "merge", 1: "copy", 2: "scan"}.get(turn, "mark")
+    return "copy" if turn == 1 else "mark"
 
 
 @pytest.fixture
-def marks(lake_way: str) -> bool:
-    """Whether small works are written without Spark."""
-    return lake_way != "merge"
-
-
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path, lake_way: str, marks: bool, monkeypatch: pytest.MonkeyPatch) -> TestLake:
+def lake(spark: SparkSession, tmp_path: Path, lake_way: str, monkeypatch: pytest.MonkeyPatch) -> TestLake:
     """An empty staging and an empty lake."""
     empty = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
-    empty.marks = marks
     empty.vectors = lake_way != "copy"
-    if lake_way == "scan":
-        empty.let_scan(monkeypatch)
     if lake_way == "spread":
         empty.let_spread(monkeypatch)
     return empty
@@ -71,22 +62,12 @@ def days(lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Day
 
 
 @pytest.fixture
-def ways(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TestLake, ...]:
-    """Lakes of one staging: one that marks rows, one that copies files, one that scans keys, and one that has MERGEs
-    alone."""
-    lakes = {
-        way: TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / way)
-        for way in ("marked", "copied", "scanned", "merged")
-    }
-    for way, lake in lakes.items():
-        lake.marks = way != "merged"
-        lake.vectors = way in ("marked", "scanned")
-        lake.build = lakes["marked"].build
-    lakes["scanned"].let_scan(monkeypatch)
-    return tuple(lakes.values())
-
-
-@pytest.fixture
-def both(ways: tuple[TestLake, ...]) -> tuple[TestLake, TestLake]:
-    """Two lakes of one staging: one that marks rows, one that has MERGEs alone."""
-    return ways[0], ways[-1]
+def ways(spark: SparkSession, tmp_path: Path) -> tuple[TestLake, TestLake]:
+    """Lakes of one staging: one that marks rows, and one that copies files."""
+    marking, copying = (
+        TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / way)
+        for way in ("marked", "copied")
+    )
+    copying.vectors = False
+    copying.build = marking.build
+    return marking, copying

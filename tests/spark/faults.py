@@ -38,19 +38,15 @@ _FILES = {
     r"deletion_vector_[0-9a-f-]+\.bin": "vectors",
     r"part-00000-[0-9a-f-]+-c000\.zstd\.parquet": "new rows",
 }
-COMMITS = ("mark", "merge", "append", "truncate", "ghosts", "history", "history of ghosts")
+COMMITS = ("mark", "truncate", "ghosts", "history", "history of ghosts")
 """What is committed to a table, and may be so without an answer."""
 
 _WRITES = (*COMMITS, "table", "history table", "cut", *_FILES.values())
 KINDS = (*(f"{when} {write}" for write in _WRITES for when in ("before", "after")), "step merged", "step applied")
 """All kinds of points. The other steps of a merge follow a write at once."""
 
-BEGINNING = tuple(f"{when} {write}" for write in ("append", "table", "history table") for when in ("before", "after"))
+BEGINNING = tuple(f"{when} {write}" for write in ("table", "history table") for when in ("before", "after"))
 """Kinds that only the first merge of a table is certain to come by."""
-
-MARKING, MERGING = ("mark", "version", "vectors", "new rows"), ("merge", "append", "truncate")
-"""What only those lakes come by whose small works are written without Spark, and those where none is: without Spark a
-TRUNCATE with rows behind it is no commit of its own."""
 
 OFTEN = (*COMMITS, "table", "history table", "withheld keys", "version", "vectors", "new rows")
 """What a merge of two tables may do twice and more."""
@@ -117,9 +113,6 @@ def count_points(points: Points) -> Iterator[None]:
         for target, name, kind in (
             (LakeTable, "_create", lambda *_: "table"),
             (LakeTable, "upsert", lambda *_: "mark"),
-            (LakeTable, "upsert_batch", lambda *_: "mark"),
-            (LakeTable, "_merge", lambda *_: "merge"),
-            (LakeTable, "_append", lambda *_: "append"),
             (deleted_rows, "remove_older", lambda *_: "truncate"),
             (History, "_create", lambda *_: "history table"),
             (History, "_append", _name_history),

@@ -92,7 +92,9 @@ class Model:
                 for world in range(WORLDS):
                     source.change(world)
                 what = 1.0 if self._plain else self._dice.random()
-                if what < 0.1 or kind_to_hit.endswith("truncate"):
+                if kind_to_hit.endswith("truncate"):  # with rows behind it, it is no commit of its own
+                    source.truncate()
+                elif what < 0.1:
                     source.truncate()
                     source.change(0)
                 elif what < 0.2 or kind_to_hit.endswith("ghosts"):

@@ -14,15 +14,13 @@ from deltalake import DeltaTable as RustTable
 from deltalake import QueryBuilder
 from pyspark.sql import SparkSession
 
-from dblog_core.config.lake import JsonAs, LakeConfig, SchemaChanges
+from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.lake import carrier_choice
 from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.lake_status import lake_at, own_directory, table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.events import fold_without_spark
-from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merge_rounds import Merger
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.mark_and_append import OpenTables
@@ -56,10 +54,6 @@ class Dumps:
         return None
 
 
-MARKS = bool(LakeConfig.model_fields["mark_and_append"].default)
-"""Whether small works are written without Spark, where nothing says how: as the product does it."""
-
-
 def open_places(staging: Staging, path: Path) -> tuple[Staging, Location]:
     """What an executor opens of a lake that is spread."""
     return staging, lake_at(str(path))
@@ -76,38 +70,13 @@ class TestLake:
         self.drop_columns = False
         self.changes: SchemaChanges = "evolve"
         self.json_as: JsonAs = "text"
-        self.scans = False
+        self.vectors = True
         self.spreads = False
         self.run_tasks: Callable[[Opener, SpreadWork], list[tuple[str, bytes]]] | None = None
-        self.marks = MARKS
-        self.vectors = True
         self.dumps = Dumps()
-
-    @property
-    def marks(self) -> bool:
-        """Whether works are written without Spark; who says so himself gets no scan."""
-        return self._marks
-
-    @marks.setter
-    def marks(self, marks: bool) -> None:
-        self._marks = marks
-        self.scans = False
-        self.spreads = False
-
-    def let_scan(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """All works are Spark's from now on: its executors scan the keys, and write the rows."""
-        self.marks = True
-        self.scans = True
-        fold = fold_without_spark.fold_work
-
-        def fold_elsewhere(staging: Staging, *work: Any, **how: Any) -> FoldedRows | None:
-            return None if staging is self.staging and self.scans else fold(staging, *work, **how)
-
-        monkeypatch.setattr(fold_without_spark, "fold_work", fold_elsewhere)
 
     def let_spread(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All works are spread over executors from now on."""
-        self.marks = True
         self.spreads = True
         monkeypatch.setattr(carrier_choice, "WORTH_ROWS", 1)
 
@@ -129,7 +98,7 @@ class TestLake:
             changes=lambda table: self.changes,
             json_as=lambda table: self.json_as,
             vectors=self.vectors,
-            open_tables=OpenTables(self.path.parent / "index") if self.marks else None,
+            open_tables=OpenTables(self.path.parent / "index"),
             spread=self._spread() if self.spreads else None,
         )
         options["dumps"] = options.get("dumps") or self.dumps

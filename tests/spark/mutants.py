@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 from deltalake import DeltaTable as PlainTable
-from pyspark.errors import PySparkException
 
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.lake.cuts import cuts_location
@@ -24,7 +23,6 @@ from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_records import Intent, Records
 from spark_jobs.merging.merge_results import Merged
 from spark_jobs.merging.table_merge import TableMerge
-from spark_jobs.merging.with_spark.batch import Batch
 from spark_jobs.merging.withheld_keys import Withheld
 from spark_jobs.merging.work_commit import WorkCommit
 from tests.spark.faults import Fault
@@ -40,12 +38,11 @@ class Mutant:
     points: list[str | None]
     """Where the plan's faults happen."""
     seed: str = "mutant"
-    marks: bool = False
-    """Whether small works are written without Spark."""
+    """Of a past that shows the mistake."""
 
     @property
     def name(self) -> str:
-        return self.patched.__name__ + ("_by_marks" if self.marks else "")
+        return self.patched.__name__
 
 
 def _after(fault: str, point: str) -> tuple[Plan, list[str | None]]:
@@ -85,21 +82,6 @@ def what_was_begun_is_finished_to_the_newest_segment() -> Patch:
 def the_transaction_is_not_read_back() -> Patch:
     """Whoever finishes a merge takes no table for done."""
     return mock.patch.object(LakeTable, "newest_merge", return_value=None)
-
-
-@contextlib.contextmanager
-def a_lost_answer_is_a_failure() -> Iterator[None]:
-    """Nobody looks whether the commit is there, and its rows are appended once more."""
-    apply = LakeTable.merge
-
-    def again(self: LakeTable, batch: Batch, number: int, **more: Any) -> dict[str, int]:
-        try:
-            return apply(self, batch, number, **more)
-        except PySparkException:
-            return self._append(batch)
-
-    with mock.patch.object(LakeTable, "merge", again):
-        yield
 
 
 @contextlib.contextmanager
@@ -156,18 +138,19 @@ def a_newer_claim_is_not_looked_for() -> Patch:
 @contextlib.contextmanager
 def keys_are_withheld_after_the_commit() -> Iterator[None]:
     """What dies in between has left the rows out, and nobody asks for them."""
-    add, apply = Withheld.add, LakeTable.merge
+    add, apply = Withheld.add, LakeTable.upsert
     waiting = threading.local()
 
     def later(self: Withheld, table: str, keys: Iterable[Key]) -> None:
         waiting.add = lambda: add(self, table, keys)
 
-    def apply_and_withhold(self: LakeTable, batch: Batch, number: int, **more: Any) -> Any:
-        done = apply(self, batch, number, **more)
+    def apply_and_withhold(self: LakeTable, *arguments: Any, **more: Any) -> Any:
+        waiting.add = lambda: None
+        done = apply(self, *arguments, **more)
         waiting.add()
         return done
 
-    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "merge", apply_and_withhold):
+    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "upsert", apply_and_withhold):
         yield
 
 
@@ -181,32 +164,18 @@ def ghosts_are_told_by_their_keys_alone() -> Patch:
     return mock.patch.object(deleted_rows, "remove_ghosts", all_unseen)
 
 
-def _mutant(
-    patched: Callable[[], Patch], plan: tuple[Plan, list[str | None]], seed: str = "", *, marks: bool = False
-) -> Mutant:
-    """`seed`: of a past that shows the mistake, where not every one does."""
-    return Mutant(patched, *plan, f"mutant{seed}", marks)
-
-
-_UNANSWERED = Plan((Fault("unanswered", ("after append",)),), plain=True), list[str | None](["after append"])
 _WELL_THEN = Plan((None,), plain=True), list[str | None]()
-_DIED_WITHHOLDING = Plan((None, Fault("killed", ("after merge",))), then=False), list[str | None](["after merge"])
+_DIED_WITHHOLDING = Plan((None, Fault("killed", ("after mark",))), then=False), list[str | None](["after mark"])
 _DIED_WITH_GHOSTS = Plan((None, Fault("killed", ("after ghosts",))), then=False), list[str | None](["after ghosts"])
 
 MUTANTS = [
-    _mutant(the_record_is_written_after_the_commits, _after("killed", "after merge")),
-    _mutant(what_was_begun_is_finished_to_the_newest_segment, _after("killed", "after merge")),
-    _mutant(the_transaction_is_not_read_back, _after("killed", "after merge")),
-    _mutant(a_lost_answer_is_a_failure, _UNANSWERED),
-    _mutant(the_cut_comes_before_the_tables, _WELL_THEN),
-    _mutant(the_cut_is_added_without_a_look, _after("killed", "after cut")),
-    _mutant(the_history_follows_the_table, _after("killed", "after merge")),
-    _mutant(a_newer_claim_is_not_looked_for, _after("overtaken", "before merge")),
-    _mutant(keys_are_withheld_after_the_commit, _DIED_WITHHOLDING, seed="46"),
-    _mutant(ghosts_are_told_by_their_keys_alone, _DIED_WITH_GHOSTS, seed="0"),
-    _mutant(the_record_is_written_after_the_commits, _after("killed", "after mark"), marks=True),
-    _mutant(what_was_begun_is_finished_to_the_newest_segment, _after("killed", "after mark"), marks=True),
-    _mutant(the_transaction_is_not_read_back, _after("killed", "after mark"), marks=True),
-    _mutant(the_history_follows_the_table, _after("killed", "after mark"), marks=True),
-    _mutant(a_newer_claim_is_not_looked_for, _after("overtaken", "before version"), marks=True),
+    Mutant(the_record_is_written_after_the_commits, *_after("killed", "after mark")),
+    Mutant(what_was_begun_is_finished_to_the_newest_segment, *_after("killed", "after mark")),
+    Mutant(the_transaction_is_not_read_back, *_after("killed", "after mark")),
+    Mutant(the_cut_comes_before_the_tables, *_WELL_THEN),
+    Mutant(the_cut_is_added_without_a_look, *_after("killed", "after cut")),
+    Mutant(the_history_follows_the_table, *_after("killed", "after mark")),
+    Mutant(a_newer_claim_is_not_looked_for, *_after("overtaken", "before version")),
+    Mutant(keys_are_withheld_after_the_commit, *_DIED_WITHHOLDING, seed="mutant46"),
+    Mutant(ghosts_are_told_by_their_keys_alone, *_DIED_WITH_GHOSTS, seed="mutant0"),
 ]

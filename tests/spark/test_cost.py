@@ -7,12 +7,10 @@ import decimal
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
@@ -135,40 +133,8 @@ def test_a_row_that_was_born_again_and_then_set_back_counts_as_born(lake: TestLa
     assert [(r["id"], r["_dblog_offset"]) for r in lake.rows(T, provenance=True)] == [(1, 1), (2, born)]
 
 
-def test_a_merge_opens_no_file_without_a_key_of_its_own(
-    lake: TestLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_jobs.merging.with_spark.delta_merge.SMALL_TABLE", 0)
-    lake.marks = False  # what marks rows looks at the keys of small tables anew in each process
-    build = lake.build
-    for first in (0, 1000, 2000, 3000):
-        build.chunk(T, [{"id": first + n, "v": "v"} for n in range(10)])
-        build.seal()
-        lake.merge_well()
-    files = {frozenset(_ids(path)): path for path in (lake.path / lake.table(T).path).glob("part-*.parquet")}
-    assert len(files) == 4
-    build.update(T, {"id": 5, "v": "new"})
-    build.update(T, {"id": 3004, "v": "new"})
-    build.delete(T, {"id": 3005})
-    build.create(T, {"id": 3100, "v": "new"})
-    build.seal()
-    away = [(path, tmp_path / path.name) for ids, path in files.items() if not ids & {5, 3004}]
-    assert len(away) == 2
-    for path, other in away:
-        path.rename(other)
-    lake.merge_well()
-    for path, other in away:
-        other.rename(path)
-    changed = {r["id"]: r["v"] for r in lake.rows(T) if r["v"] != "v"}
-    assert changed == {5: "new", 3004: "new", 3100: "new"} and len(lake.rows(T)) == 40
-
-
-def _ids(path: Path) -> list[int]:
-    return list(pq.read_table(path, columns=["id"])["id"].to_pylist())
-
-
 def test_rows_above_all_others_are_appended_and_none_comes_twice(lake: TestLake) -> None:
-    lake.marks, build = False, lake.build
+    build = lake.build
     merger = lake.merger()
 
     def merge() -> None:
@@ -198,7 +164,7 @@ def test_rows_above_all_others_are_appended_and_none_comes_twice(lake: TestLake)
     build.update(T, {"id": 12, "v": "never born"})
     build.seal()
     merge()
-    assert _operations(lake, T) == ["WRITE", "WRITE", "MERGE", "MERGE", "MERGE", "WRITE", "MERGE"]
+    assert _operations(lake, T) == ["MERGE"] * 7
     values = {10: "again", 11: "w", 12: "never born"}
     rows = {r["id"]: r["v"] for r in lake.rows(T)}
     assert rows == {n: values.get(n, "v") for n in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12)}
@@ -274,7 +240,6 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
 
 def test_a_table_more_in_a_merge_is_six_requests_more(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once both tables were merged before, by marking and appending: a MERGE is Spark's, which asks for itself."""
-    lake.marks = True
     requests: list[str] = []
     for name in ("create", "exists", "names", "read", "read_part", "remove", "replace"):
         method = getattr(LocalStorage, name)

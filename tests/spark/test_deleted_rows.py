@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.task_requests import MaintainRequest
@@ -51,7 +50,7 @@ def test_what_an_update_has_replaced_is_gone_from_every_file_by_its_age(
 ) -> None:
     """One of a hundred rows: far below the share from which files are written anew at once."""
     monkeypatch.setattr(file_upkeep, "join_files", lambda table: 0)
-    days.lake.vectors = days.lake.marks = True  # what a MERGE marks may be of a DELETE
+    days.lake.vectors = True  # what a MERGE marks may be of a DELETE
     build = days.lake.build
     _configure(days, keep="2h", purge_after=purge_after)
     for n in range(100):
@@ -102,9 +101,8 @@ def test_a_deleted_row_leaves_the_table_with_the_next_maintenance_and_the_disk_a
     (table_result,) = days.maintain()["tables"]
     live = _live_files(days)
     assert not [v for file in live for v in pq.read_table(file)["v"].to_pylist() if SECRET in v]
-    if days.lake.marks and not days.lake.scans:  # a scan does not look where former rows of a deleted key lie
-        assert len(before - live) == 2 and len(before) == 4, "files with updates alone stay"
-        assert (table_result["done"], table_result["deleted"]) == (["deletes purged"], 3)
+    assert len(before - live) == 2 and len(before) == 4, "files with updates alone stay"
+    assert (table_result["done"], table_result["deleted"]) == (["deletes purged"], 3)
     assert "data" in _files_with_secret(days), "a cut that is kept may be read still"
 
     days.now += HOUR
@@ -113,42 +111,8 @@ def test_a_deleted_row_leaves_the_table_with_the_next_maintenance_and_the_disk_a
     (table_result,) = days.maintain()["tables"]
     assert _files_with_secret(days) == set()
     assert len(days.lake.rows(ONE)) == 299
-    if days.lake.marks:
-        # What updates have replaced is as old as the delete.
-        assert (table_result["deleted"] == 0) == (purge_after is None)
-
-
-@pytest.mark.parametrize("by", ["delete", "ghost"])
-def test_old_versions_of_a_row_that_a_merge_by_spark_deletes_leave_the_table_with_it(
-    days: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by: str
-) -> None:
-    """No other way may write a file in which somebody has counted days in the older calendar."""
-    monkeypatch.setattr(file_upkeep, "join_files", lambda table: 0)
-    days.lake.vectors = days.lake.marks = True
-    build = days.lake.build
-    for n in range(100):
-        build.create(ONE, {"id": n, "v": SECRET if n == 7 else f"v{n}"})
-    days.merge()
-    for n in (7, 8):
-        build.update(ONE, {"id": n, "v": "changed"})
-    days.merge()
-    stranger = spark.newSession()
-    stranger.conf.set("spark.databricks.delta.commitInfo.userMetadata", "somebody")
-    stranger.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "LEGACY")
-    stranger.sql(f"UPDATE delta.`{days.lake.table(ONE)}` SET v = 'theirs' WHERE id = 7")
-    if by == "delete":
-        build.delete(ONE, {"id": 7})
-    else:
-        rows = [{"id": n, "v": "changed" if n == 8 else f"v{n}"} for n in range(100) if n != 7]
-        since = build.offset
-        build.chunk(ONE, rows, dump="full")
-        build.finished(ONE, "full", since=since, since_segment=build.segment + 1)
-    days.merge()
-    last = days.lake.newest_commit(ONE)
-    assert (last.operation, last.engineInfo == "dblog") == ("MERGE", False)
-    days.maintain()
-    assert SECRET not in {v for file in _live_files(days) for v in pq.read_table(file)["v"].to_pylist()}
-    assert len(days.lake.rows(ONE)) == 99
+    # What updates have replaced is as old as the delete.
+    assert (table_result["deleted"] == 0) == (purge_after is None)
 
 
 def _live_files(days: Days) -> set[str]:

@@ -29,7 +29,6 @@ POLICIES = ("evolve", "ignore", "fail")
 @pytest.fixture
 def lake(lake: TestLake) -> TestLake:
     """A lake whose small works need no Spark."""
-    lake.marks = True
     return lake
 
 

@@ -47,9 +47,7 @@ def never() -> SparkSession:
 
 def late_lake(tmp_path: Path, start: Callable[[], SparkSession] = never) -> TestLake:
     late = late_session(start, {})
-    lake = TestLake(late, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
-    lake.marks = True
-    return lake
+    return TestLake(late, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
 
 
 def change(lake: TestLake, rows: dict[int, Any], dice: random.Random, rounds: int) -> None:

@@ -52,7 +52,7 @@ def test_no_row_changes_and_cuts_are_read_up_to_their_age(days: Days, monkeypatc
     (table_result,) = result["tables"]
     assert (
         table_result["table"] == "shop.one"
-        and "clustered" not in table_result["done"]  # the files are few and small
+        and "clustered" not in table_result["done"]  # our own files are few and small
         and (table_result["rows"], table_result["deleted"]) == (30, 0)
     )
     # An hour back is the second merge: it, and those after it, are read as they were.
@@ -90,7 +90,6 @@ def test_a_maintenance_after_the_upkeep_finds_nothing_left_to_put_in_order(
     days: Days, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     """Files that share their keys are put in order while merges continue, in the turn that a maintenance asks for."""
-    days.lake.marks = True
     monkeypatch.setattr(key_overlap, "FILES", 1)
     monkeypatch.setattr(upkeep, "plan_join", lambda table, at_least: None)
     monkeypatch.setattr(file_upkeep, "join_files", lambda table: 0)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.errors import DblogError
 from dblog_core.staging import Staging
-from tests.spark.faults import KINDS, MARKING, MERGING
+from tests.spark.faults import KINDS
 from tests.spark.faulty_runs import in_turn, run
 from tests.spark.lakes import TestLake
 from tests.spark.mutants import MUTANTS, Mutant
@@ -77,10 +77,8 @@ def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
     lake.history = True
     seed = f"{soak_seed}/{number}"
     plan = in_turn(seed, soak_seed + 20 * number)
-    kinds = {fault.kinds[0].split(maxsplit=1)[1] for fault in plan.faults if fault and len(fault.kinds) == 1}
-    scans = lake.scans and not kinds.intersection((*MERGING, "new rows"))
-    lake.marks = bool(kinds.intersection(MARKING)) or (lake.marks and not kinds.intersection(MERGING))
-    lake.scans = scans
+    # Without vectors a merge comes by no file of them.
+    lake.vectors |= any("vectors" in kind for fault in plan.faults if fault for kind in fault.kinds)
     happened = run(lake, seed, stranger, plan)
     coverage.runs += 1
     coverage.killed.update(
@@ -91,7 +89,6 @@ def test_whatever_happens_to_merges_the_lake_ends_right_at_every_cut(
 
 def test_a_mistake_is_found(lakes: Iterator[TestLake], stranger: SparkSession, mutant: Mutant) -> None:
     right, wrong = next(lakes), next(lakes)
-    right.marks = wrong.marks = mutant.marks
     right.history = wrong.history = "history" in mutant.name
     assert [happening.point for happening in run(right, mutant.seed, stranger, mutant.plan)] == mutant.points
     with mutant.patched():

@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from delta.exceptions import ConcurrentTransactionException
 
 from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
@@ -20,6 +19,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
+from spark_jobs.merging.mark_and_append import OpenTables
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -67,9 +67,6 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         before(LakeTable, "upsert", lambda table, *_: f"mark {table.path.path}")
-        before(LakeTable, "upsert_batch", lambda table, *_: f"mark {table.path.path}")
-        before(LakeTable, "_merge", lambda table, *_: f"merge {table.path.path}")
-        before(LakeTable, "_append", lambda table, *_: f"append {table.path.path}")
         for verb in ("create", "replace"):
             before(Location, verb, lambda path, *_, verb=verb: f"{verb} {path.path}")
         before(log, "check_unused", lambda path, *_: f"look {path.path}")
@@ -106,8 +103,7 @@ ENDS = ("create _dblog/merges/{next}.done.json", "replace _dblog/status.json")
 VERSION = "create shop/one/_delta_log/{version}.json"
 """The commit itself, which nothing but its own condition can refuse any more."""
 OTHERS = ("create _dblog/merges/{next}.json", "replace _dblog/withheld/{epoch}.json", *ENDS)
-POINTS = {True: (VERSION, "mark shop/one", *OTHERS), False: ("merge shop/one", *OTHERS)}
-"""By whether small works are written without Spark."""
+POINTS = (VERSION, "mark shop/one", *OTHERS)
 
 
 @contextmanager
@@ -137,7 +133,7 @@ def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
 ) -> None:
     _segment(lake, 1)
     lake.merge_well()
-    for number, point in enumerate(of_a_day(POINTS[lake.marks], 3), 2):
+    for number, point in enumerate(of_a_day(POINTS, 3), 2):
         status = read_status(lake.location)
         assert status is not None
         epoch = len(list((lake.path / "_dblog" / "mergers").iterdir())) + 1
@@ -156,62 +152,6 @@ def test_a_merger_that_wakes_up_after_another_took_over_changes_nothing(
         waits = {name: t.waits for name, t in after["status"].tables.items()}
         assert waits == {"shop.one": False, "shop.two": True}, point
         assert [r["v"] for r in lake.rows(ONE)] == [f"v{number}", *["new"] * (number - 1)]
-
-
-@contextmanager
-def _still_in_delta(lake: TestLake, statement: str) -> Iterator[Any]:
-    """The next such statement on `one` stands still when Delta has made its files and is about to commit them; yields
-    that phase of its transaction. This is Delta's own observer of transactions, which its tests lock phases with."""
-    jvm = lake.spark._jvm
-    assert jvm is not None
-    delta = jvm.org.apache.spark.sql.delta
-    phases = delta.fuzzer.OptimisticTransactionPhases.forName("a paused merger")
-    for phase in (phases.initialPhase(), phases.preparePhase(), phases.backfillPhase(), phases.postCommitPhase()):
-        phase.entryBarrier().unblock()
-    real, taken_over = getattr(LakeTable, statement), threading.Event()
-
-    def call_observed(table: LakeTable, *args: Any, **kwargs: Any) -> Any:
-        if taken_over.is_set() or not table.path.path.endswith("shop/one"):
-            return real(table, *args, **kwargs)
-        taken_over.set()
-        before = delta.TransactionExecutionObserver.getObserver()
-        delta.TransactionExecutionObserver.setObserver(delta.fuzzer.PhaseLockingTransactionExecutionObserver(phases))
-        try:
-            return real(table, *args, **kwargs)
-        finally:
-            delta.TransactionExecutionObserver.setObserver(before)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LakeTable, statement, call_observed)
-        commit = phases.commitPhase()
-        try:
-            yield commit
-        finally:
-            if not commit.hasEntered():
-                commit.entryBarrier().unblock()
-
-
-@pytest.mark.parametrize("statement", ["_merge", "_append"])
-def test_a_merger_that_sleeps_before_deltas_own_commit_is_refused_by_delta(lake: TestLake, statement: str) -> None:
-    """It has looked at the claim and at the table, and its rows are written: only Delta can refuse it now."""
-    lake.marks = False
-    _segment(lake, 1)
-    lake.merge_well()
-    if statement == "_merge":
-        _segment(lake, 2)
-    else:  # nothing but new keys, above all others: no commit of another stands in the way of such an append
-        lake.build.create(ONE, {"id": 5000, "v": "new", "big": "b"})
-        lake.build.seal()
-    pause = Pause("nowhere")
-    with _still_in_delta(lake, statement) as commit, _asleep(lake, pause) as sleeper:
-        _until(lambda: commit.hasReached() or sleeper.done())
-        assert not sleeper.done(), sleeper.exception()
-        left = _take_over(lake)
-        commit.entryBarrier().unblock()
-        error = sleeper.exception(SECONDS)
-    assert isinstance(error, LeaseLost), error
-    assert isinstance(error.__context__, ConcurrentTransactionException), error.__context__
-    assert _what_is_left(lake) == left
 
 
 def _until(true: Callable[[], bool]) -> None:
@@ -236,7 +176,7 @@ def test_who_has_lost_the_lake_removes_no_row_that_a_dump_has_not_met(lake: Test
     build.finished(ONE, "d1", since=since, since_segment=1)
     build.seal()
     (mark,) = [mark for manifest in lake.staging.manifests() for mark in manifest.marks if mark.dump == "d1"]
-    remove = partial(deleted_rows.remove_ghosts, lake.spark, lake.staging)
+    remove = partial(deleted_rows.remove_ghosts, lake.spark, lake.staging, tables=OpenTables())
     with pytest.raises(LeaseLost):
         remove(LakeTable(lake.spark, lake.table(ONE), ONE, app="shop", check=lose), ONE, mark, last=2)
     assert lake.rows(ONE) == rows

@@ -58,15 +58,13 @@ def transactions(lake: TestLake, schema: TableSchema) -> Counter[int]:
     return numbers
 
 
-@pytest.mark.parametrize("way", ["mark", "copy", "scan", "merge"])
+@pytest.mark.parametrize("way", ["mark", "copy"])
 @pytest.mark.parametrize("held", ["one/_delta_log", "two/_delta_log"])
 def test_a_merger_that_was_suspended_within_its_commit_overwrites_nothing(
-    s3_lake: TestLake, proxy: S3Proxy, way: str, held: str, monkeypatch: pytest.MonkeyPatch
+    s3_lake: TestLake, proxy: S3Proxy, way: str, held: str
 ) -> None:
     lake = s3_lake
-    lake.marks, lake.vectors = way != "merge", way != "copy"
-    if way == "scan":
-        lake.let_scan(monkeypatch)
+    lake.vectors = way != "copy"
     rows: dict[int, Row] = {}
 
     def change(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Marking rows, and copying files, lead to the same table as MERGE: all are compared, row by row and count by count."""
+"""Marking rows, and copying files, lead to the same table: both are compared, row by row and count by count."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -16,14 +15,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from dblog_core.delta_writer.keys import key_index
-from dblog_core.lake.lake_status import read_status
 from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import event_buckets, fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Merged
-from spark_jobs.merging.with_spark import mark_by_scan
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Source, WholeRows
@@ -72,27 +69,33 @@ def _compare_bursts(lakes: Sequence[TestLake], source: Source, dice: random.Rand
 
 
 @pytest.mark.one_of(10)
-def test_all_ways_give_the_same_rows(ways: tuple[TestLake, ...], soak_seed: int) -> None:
+def test_all_ways_give_the_same_rows(ways: tuple[TestLake, TestLake], soak_seed: int) -> None:
     dice = random.Random(f"ways {soak_seed}")
     _compare_bursts(ways, Source(ways[0].build, dice, 40), dice)
 
 
 @pytest.mark.parametrize("source", [WholeRows, Source])
-def test_a_work_in_parts_gives_the_rows_of_a_merge(
-    ways: tuple[TestLake, ...], soak_seed: int, monkeypatch: pytest.MonkeyPatch, source: type[Source]
+def test_a_work_in_parts_gives_the_rows_of_one_at_once(
+    ways: tuple[TestLake, TestLake], soak_seed: int, monkeypatch: pytest.MonkeyPatch, source: type[Source]
 ) -> None:
-    """Each stretch of rows, or bucket of keys, is a part where files are written without Spark; the other lake's works
-    are Spark's."""
-    monkeypatch.setattr(fold_on_driver, "is_small", lambda work: False)
+    """Each stretch of rows, or bucket of keys, is a part in the lake that marks rows."""
+    is_small = fold_on_driver.is_small
+    merging: list[TestLake] = []
+    monkeypatch.setattr(TestLake, "merge_well", note_lake(TestLake.merge_well, merging))
+    monkeypatch.setattr(fold_on_driver, "is_small", lambda work: merging[-1] is not ways[0] and is_small(work))
     monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
     monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
     monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 40)
     dice = random.Random(f"parts {soak_seed}")
     _compare_bursts(ways, source(ways[0].build, dice, 40), dice)
-    for lake in ways:
-        commits = DeltaTable.forPath(lake.spark, str(lake.table(SHAPE))).history().collect()
-        ours = {commit.operation for commit in commits if commit.engineInfo == "dblog"}
-        assert ("MERGE" in ours) == lake.marks
+
+
+def note_lake(merge: Callable[..., list[Merged]], merging: list[TestLake]) -> Callable[..., list[Merged]]:
+    def merge_noted(lake: TestLake, **options: Any) -> list[Merged]:
+        merging.append(lake)
+        return merge(lake, **options)
+
+    return merge_noted
 
 
 @pytest.mark.parametrize(("form", "vectors"), [(ODD, True), (ODD, False), (T, False), (MAPPED, False), (MAPPED, True)])
@@ -149,7 +152,6 @@ def test_a_dump_that_begins_a_table_looks_for_no_ghost(lake: TestLake, monkeypat
     """What came before it is not in the table; a later dump looks, and removes what is gone."""
     looked: list[str] = []
     monkeypatch.setattr(deleted_rows, "remove_ghosts", spy_on(deleted_rows.remove_ghosts, looked))
-    lake.marks = True
     build = lake.build
     build.create(T, {"id": 1, "v": "before"})
     since = build.offset
@@ -174,8 +176,7 @@ def spy_on(work: Callable[..., int], calls: list[str]) -> Callable[..., int]:
     return call
 
 
-def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> None:
-    lake.marks = True
+def test_a_batch_is_one_commit_of_ours(lake: TestLake) -> None:
     build = lake.build
     for i in range(5):
         build.create(T, {"id": i, "v": "a"})
@@ -185,42 +186,30 @@ def test_a_small_batch_needs_no_merge_and_a_large_one_does(lake: TestLake) -> No
     build.delete(T, {"id": 3})
     build.seal()
     ((merged,), *_) = [merge.tables for merge in lake.merge_well()]
-    assert (merged.inserted, merged.updated, merged.deleted, merged.merge_because) == (0, 1, 1, None)
+    assert (merged.inserted, merged.updated, merged.deleted) == (0, 1, 1)
     assert _operation(lake) == ("MERGE", "dblog")
     assert [(row["id"], row["v"]) for row in lake.rows(T)] == [(0, "a"), (1, "a"), (2, "b"), (4, "a")]
 
 
-def test_a_table_whose_index_has_no_room_is_scanned_until_it_has(
-    lake: TestLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.marks = True
+def test_a_table_whose_index_has_no_room_stops_until_it_has(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.build.create(T, {"id": 1, "v": "a"})
     lake.build.seal()
     lake.merge_well()
-    for v, has_room in (("b", False), ("c", True)):
-        lake.build.update(T, {"id": 1, "v": v})
-        lake.build.seal()
-        with mock.patch.object(mark_by_scan, "write", wraps=mark_by_scan.write) as scan, monkeypatch.context() as patch:
-            if not has_room:
-                patch.setattr(key_index, "_LEFT_FREE", 1 << 62)
-                patch.setattr(mark_and_append, "_SHARES", 1 << 40)  # of the memory that indexes have: none of it
-            lake.merge_well()
-        assert scan.called == (not has_room) and _operation(lake) == ("MERGE", "dblog")
-        assert lake.rows(T) == [{"id": 1, "v": v}]
-        status = read_status(lake.location)
-        assert status is not None
-        reason = status.tables[str(T.table)].merge_because
-        assert reason is None if has_room else "the index of its keys needs" in str(reason)
+    lake.build.update(T, {"id": 1, "v": "b"})
+    lake.build.seal()
+    with monkeypatch.context() as patch:
+        patch.setattr(key_index, "_LEFT_FREE", 1 << 62)
+        patch.setattr(mark_and_append, "_SHARES", 1 << 40)  # of the memory that indexes have: none of it
+        ((applied,),) = [merged.tables for merged in lake.merge()]
+    assert "the index of the table's keys has no room on the local disk" in str(applied.error)
+    assert str(lake.path.parent) in str(applied.error) and "DBLOG_CACHE_DIR" in str(applied.error)
+    assert lake.rows(T) == [{"id": 1, "v": "a"}]
+    lake.merge_well()
+    assert lake.rows(T) == [{"id": 1, "v": "b"}]
 
 
-@pytest.mark.parametrize("scans", [False, True])
-def test_keys_of_floating_point_are_equal_as_for_the_sources(
-    both: tuple[TestLake, TestLake], monkeypatch: pytest.MonkeyPatch, scans: bool
-) -> None:
-    """0.0 and -0.0 are one key, and so are all NaNs, whichever way the rows take."""
-    marking, merging = both
-    if scans:
-        marking.let_scan(monkeypatch)
+def test_keys_of_floating_point_are_equal_as_for_the_sources(ways: tuple[TestLake, TestLake]) -> None:
+    """0.0 and -0.0 are one key, and so are all NaNs."""
     ratios = table("ratios", id=pa.float64(), v=pa.string())
     nan = float("nan")
     changes: list[list[tuple[str, float, str | None]]] = [
@@ -228,22 +217,24 @@ def test_keys_of_floating_point_are_equal_as_for_the_sources(
         [("update", -0.0, "minus zero"), ("update", nan, "still none"), ("delete", 1.5, None), ("create", -2.5, "new")],
         [("delete", nan, None), ("update", 1e300, "too much")],
     ]
-    for number, burst in enumerate(changes):
+    expected = [
+        {"0.0": "zero", "nan": "none", "1.5": "more", "1e+300": "much"},
+        {"-0.0": "minus zero", "nan": "still none", "-2.5": "new", "1e+300": "much"},
+        {"-0.0": "minus zero", "-2.5": "new", "1e+300": "too much"},
+    ]
+    build = ways[0].build
+    for burst, rows in zip(changes, expected, strict=True):
         for change, key, v in burst:
-            values = {"id": key} if change == "delete" else {"id": key, "v": v}
-            getattr(marking.build, change)(ratios, values)
-        marking.build.seal()
-        with mock.patch.object(mark_by_scan, "write", wraps=mark_by_scan.write) as scan:
-            marking.merge_well()
-        assert scan.called == scans and marking.newest_commit(ratios).engineInfo == "dblog"
-        merging.merge_well()
-        rows = [[(repr(row["id"]), row["v"]) for row in lake.rows(ratios)] for lake in both]
-        assert rows[0] == rows[1] and len(rows[0]) == (4, 4, 3)[number]
+            getattr(build, change)(ratios, {"id": key} if change == "delete" else {"id": key, "v": v})
+        build.seal()
+        for lake in ways:
+            lake.merge_well()
+            assert {repr(row["id"]): row["v"] for row in lake.rows(ratios)} == rows
+            assert len(lake.rows(ratios)) == len(rows)
 
 
-def test_a_table_without_vectors_needs_no_merge_either(lake: TestLake) -> None:
+def test_a_table_without_vectors_is_read_by_those_who_know_none(lake: TestLake) -> None:
     """Readers without vectors read it, such as those of delta-rs that go through pyarrow."""
-    lake.marks = True
     lake.vectors = False
     for v in ("a", "b"):
         lake.build.create(T, {"id": 1, "v": v}) if v == "a" else lake.build.update(T, {"id": 1, "v": v})
@@ -253,12 +244,9 @@ def test_a_table_without_vectors_needs_no_merge_either(lake: TestLake) -> None:
     assert lake.rows(T) == [{"id": 1, "v": "b"}]
     rows = RustTable(str(lake.table(T))).to_pyarrow_dataset().to_table(columns=["id", "v"])
     assert rows.to_pylist() == [{"id": 1, "v": "b"}]
-    status = read_status(lake.location)
-    assert status is not None and status.tables[str(T.table)].merge_because is None
 
 
 def test_vectors_that_are_switched_off_are_written_no_more(lake: TestLake) -> None:
-    lake.marks = True
     for i, lake.vectors in enumerate((True, True, False)):
         lake.build.create(T, {"id": i, "v": "a"})
         lake.build.update(T, {"id": 0, "v": f"b{i}"})
@@ -277,11 +265,9 @@ def _added(lake: TestLake) -> list[dict[str, Any]]:
 
 
 def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.marks = True
     monkeypatch.setattr(delta_log_checkpoint, "COMMITS", 4)
     merger = lake.merger()
     tables = merger._lake.open_tables
-    assert tables is not None
     for i in range(9):
         lake.build.update(T, {"id": 1, "v": f"{i}"})
         lake.build.seal()
@@ -303,7 +289,6 @@ def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monk
 def test_a_column_by_whose_name_delta_looks_for_places_stops_its_table_alone_and_is_taken_without_vectors(
     lake: TestLake,
 ) -> None:
-    lake.marks = True
     odd = table("odd", id=pa.int64(), _metadata=pa.string())
     for i in (1, 2):
         lake.build.create(odd, {"id": i, "_metadata": "a"})

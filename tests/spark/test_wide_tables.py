@@ -148,7 +148,6 @@ def test_the_end_of_a_dump_looks_for_no_rows_that_cannot_be_there(
         return remove(*arguments, **options)
 
     monkeypatch.setattr(deleted_rows, "remove_ghosts", spy)
-    lake.marks = True
     schema = wide()
     lake.build.create(schema, row(1, 0))
     since = lake.build.offset

@@ -74,17 +74,22 @@ class KeyIndex:
     def bytes_in_memory(self) -> int:
         return sum(run.bytes_in_memory for run in self._runs)
 
-    def lacks_room(self, rows: int) -> str | None:
-        """What is wrong where the local disk has no room for the entries of so many rows more."""
+    def check_room(self, rows: int) -> None:
+        """Raises LakeError where the local disk has no room for the entries of so many rows more."""
         size = rows * (16 if is_exact(self.kinds) else 24)
         if self.directory is None or self.bytes_in_memory + size <= self.memory:
-            return None
+            return
         place = next(path for path in (self.directory, *self.directory.parents) if path.exists())
         free = shutil.disk_usage(place).free
         # Runs that are joined stay on the disk beside their new one for a while.
-        if size + size // 4 + _LEFT_FREE <= free:
-            return None
-        return f"the index of its keys needs {sizes.text(size)} more below {place}, which has {sizes.text(free)} free"
+        needed = size + size // 4 + _LEFT_FREE
+        if needed > free:
+            raise LakeError(
+                f"the index of the table's keys has no room on the local disk: it needs {sizes.text(needed)}, and "
+                f"{sizes.text(free)} are free",
+                where=str(place),
+                fix="make room, or let DBLOG_CACHE_DIR name a directory with more of it; the next merge tries again",
+            )
 
     def covers(self, path: str, size: int) -> bool:
         """Whether every row of the file, which has `size` bytes, has its entry."""

@@ -6,13 +6,8 @@ from dblog_core.commands import status
 from dblog_core.monitoring.source_status import TableInStatus
 
 
-def test_a_table_that_takes_merges_alone_says_why() -> None:
-    table = TableInStatus("shop.orders", "ok", merge_because="its change data feed is on")
-    assert status._table(table) == ("table     shop.orders: ok, each batch by Spark (its change data feed is on)")
-    assert status._table(TableInStatus("shop.orders", "ok")) == "table     shop.orders: ok"
-
-
 def test_a_table_that_is_not_well_says_why_and_how_it_is_mended() -> None:
+    assert status._table(TableInStatus("shop.orders", "ok")) == "table     shop.orders: ok"
     table = TableInStatus("shop.orders", "incomplete", cause="it waits for a dump", fix="run one", captured=False)
     assert status._table(table) == (
         "table     shop.orders: incomplete, no longer captured: it waits for a dump\n  fix: run one"

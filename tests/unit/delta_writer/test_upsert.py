@@ -97,6 +97,22 @@ def test_parts_with_more_keys_than_memory_has_room_for_are_found_in_their_files(
     assert len(table.rows) == 300
 
 
+@pytest.mark.parametrize("loose", [0, 60, 1 << 40])
+def test_the_places_of_old_rows_may_be_more_than_memory_has_room_for(
+    table: Table, monkeypatch: pytest.MonkeyPatch, loose: int
+) -> None:
+    """Parts of the same files follow each other, some of whose places have been made bitmaps before."""
+    monkeypatch.setattr("dblog_core.delta_writer.upsert._LOOSE_PLACES", loose)
+    writer = fill_table(table, 300)
+    table.merge(writer, [row(7, "dead before", offset=2)])
+    parts = [[row(i, f"part {first}", offset=9) for i in range(first, 300, 5)] for first in range(4)]
+    done = upsert(writer, [table.changes(part) for part in parts], APP, 50)
+    assert (done.inserted, done.updated) == (0, 240)
+    for part in parts:
+        table.expect(part)
+    table.check()
+
+
 def test_keys_beyond_those_of_a_file_do_not_have_it_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutants: a file whose highest key is the lowest of the changes is left out; bounds of an older version."""
     fill_table(table)  # keys 0 to 49 and 50 to 99

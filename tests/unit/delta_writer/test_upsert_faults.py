@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from dblog_core.delta_writer.changes import Changes
-from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.keys import key_index
 from dblog_core.delta_writer.keys.key_runs import BLOCK
 from dblog_core.delta_writer.open_table import OpenTable
@@ -208,9 +207,10 @@ def test_an_index_that_the_disk_has_no_room_for_is_not_made(
     puts = [row(5, "new", offset=9)]
     monkeypatch.setattr(key_index, "_LEFT_FREE", 1 << 62)
     writer = table.writer(index=tmp_path / "a" / "b", index_memory=1_000)
-    with pytest.raises(TableRefused, match=r"the index of its keys needs 12K more below /.* free") as error_info:
+    with pytest.raises(LakeError, match=r"it needs [\d,]+T, and [\d,]+[GT] are free") as error_info:
         upsert(writer, table.changes(puts), APP, 50)
-    assert str(tmp_path) in error_info.value.message and not (tmp_path / "a").exists()
+    assert error_info.value.where == str(tmp_path) and not (tmp_path / "a").exists()
+    assert "DBLOG_CACHE_DIR" in error_info.value.fix
     table.check()
     in_memory = table.writer(index=tmp_path / "a" / "b", index_memory=6 * BLOCK * 16)
     assert upsert(in_memory, table.changes([row(6, "new", offset=9)]), APP, 51).updated == 1

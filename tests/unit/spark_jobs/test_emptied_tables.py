@@ -26,7 +26,6 @@ OTHER = table("other", id=pa.int64())
 def lake(tmp_path: Path) -> Iterator[TestLake]:
     with mock.patch.object(create_table, "has_default_properties", return_value=False):
         made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-        made.marks = True
         yield made
 
 

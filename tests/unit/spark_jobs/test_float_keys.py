@@ -48,7 +48,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def make_lake(path: Path, *, history: bool = False) -> TestLake:
     lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
-    lake.marks = True
     lake.history = history
     return lake
 

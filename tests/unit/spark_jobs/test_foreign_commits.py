@@ -21,7 +21,6 @@ from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import create_table, log
 from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.table_merge import TableMerge
 from spark_jobs.views import LakeAtCut
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
@@ -38,7 +37,6 @@ def lake(tmp_path: Path) -> Iterator[TestLake]:
     """Without vectors, so that delta-rs writes its tables too: it is the other program."""
     with mock.patch.object(create_table, "has_default_properties", return_value=False):
         made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-        made.marks = True
         made.vectors = False
         yield made
 
@@ -63,8 +61,7 @@ def _dump(lake: TestLake, rows: dict[int, str], dump: str, *, since: int | None 
     build.chunk(ITEMS, [{"id": number, "v": value} for number, value in rows.items()], dump=dump)
     build.finished(ITEMS, dump, since=since, since_segment=build.segment + 1)
     build.seal()
-    with mock.patch.object(TableMerge, "_remove_ghosts"):  # by Spark: `tests/spark/test_others.py` has that
-        lake.merge_well()
+    lake.merge_well()
 
 
 def _values(lake: TestLake) -> dict[int, str]:

@@ -30,7 +30,6 @@ class World:
 
     def __init__(self, path: Path, *, vectors: bool) -> None:
         self.lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
-        self.lake.marks = True
         self.lake.vectors = vectors
         self.cache = path / "index"
         self.random = random.Random(1)

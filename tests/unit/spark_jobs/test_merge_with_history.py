@@ -51,7 +51,6 @@ class World:
     def __init__(self, path: Path, seed: str) -> None:
         self.lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
         self.lake.history = True
-        self.lake.marks = True
         # Rows that nobody has seen would wait for a dump, of which Spark knows whether it has come.
         self.source = Source(self.lake.build, random.Random(seed), WORLDS)
         self._begins = 0

@@ -34,7 +34,6 @@ def properties_of_new_tables() -> Iterator[None]:
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> TestLake:
     """Its table has two rows of the narrow shape, and all that follows is staged in the wide one."""
     lake = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-    lake.marks = True
     lake.changes = "ignore"
     lake.history = request.param
     for number in (1, 2):

@@ -45,7 +45,6 @@ def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 def open_lake(path: Path, staging: Staging) -> TestLake:
     lake = TestLake(NoSpark(), staging, path)  # type: ignore[arg-type]
-    lake.marks = True
     lake.history = True
     return lake
 

@@ -33,7 +33,6 @@ def properties_of_new_tables() -> Iterator[None]:
 def lake(tmp_path: Path) -> TestLake:
     """Segments 1 to 8 are merged, with a row each; COPY has the staging as it was after segment 4."""
     lake = TestLake(NoSpark(), open_staging(tmp_path), tmp_path / "lake")  # type: ignore[arg-type]
-    lake.marks = True
     lake.staging.create_identity()
     seal(lake, 0, 4)
     shutil.copytree(tmp_path / "staging", tmp_path / "copy")
@@ -138,7 +137,6 @@ def test_a_new_staging_is_refused_while_it_is_empty_and_later(lake: TestLake, tm
 
 def test_a_lake_of_an_earlier_version_takes_the_identity_of_the_staging_that_it_continues(tmp_path: Path) -> None:
     lake = TestLake(NoSpark(), open_staging(tmp_path), tmp_path / "lake")  # type: ignore[arg-type]
-    lake.marks = True
     seal(lake, 0, 2)
     lake.merge_well()
     identity = lake.staging.create_identity()

@@ -34,7 +34,6 @@ def properties_of_new_tables() -> Iterator[None]:
 def start_lake(path: Path, *, vectors: bool) -> TestLake:
     """With four rows of the older shape, one of which was written again; changes of both shapes are staged."""
     lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
-    lake.marks = True
     lake.vectors = vectors
     lake.drop_columns = True
     build = lake.build

@@ -43,7 +43,6 @@ def properties_of_new_tables() -> Iterator[None]:
 
 def make_lake(path: Path, *, vectors: bool = True, history: bool = False) -> TestLake:
     lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
-    lake.marks = True
     lake.vectors = vectors
     lake.history = history
     return lake

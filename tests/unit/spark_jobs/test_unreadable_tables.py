@@ -30,7 +30,6 @@ BROKEN = TABLES[1]
 def lake(tmp_path: Path) -> Iterator[TestLake]:
     with mock.patch.object(create_table, "has_default_properties", return_value=False):
         made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-        made.marks = True
         made.history = True
         _create(made, 1)
         made.merge_well()

@@ -50,7 +50,6 @@ class World:
             }
         )
         self.lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
-        self.lake.marks = True
         self.broken = {"shop.b"}
         for _ in range(3):
             for schema in TABLES:

@@ -1,0 +1,97 @@
+"""Rows whose keys are not among others: the index of keys says which rows were seen, and the rest is read by file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer.bitmaps import RowSet
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.order_guard import Flags
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.statistics import load_json
+from dblog_core.delta_writer.stored_rows import row_stretches, stored_count
+from dblog_core.rows.table_spool import SpooledTables, spooled_array
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenRows:
+    """Rows of one version. `grown`: the files that have some, with all rows that are dead there without them; `keys`:
+    the key columns of the rows."""
+
+    grown: list[tuple[LiveFile, RowSet]] = field(default_factory=list)
+    keys: SpooledTables = field(default_factory=SpooledTables)
+
+
+def find_unseen(
+    table: OpenTable,
+    shape: Shape,
+    seen: Iterable[pa.Table],
+    *,
+    upto: int,
+    is_wanted: Callable[[pa.Table], Flags],
+) -> UnseenRows:
+    """The living rows of the table's snapshot with an order of at most `upto` whose key is in no table of `seen`, which
+    have the key columns. `is_wanted`: says of rows, with the key columns, which of them count.
+
+    Memory holds the rows that were not seen of one file; what was seen is a byte a row, on the local disk where the
+    table is large.
+    """
+    files = {path: live for path, live in table.snapshot.files.items() if not _is_newer(table, live, shape, upto)}
+    counts = [stored_count(table.files, live, table.dead_rows(live)) for live in files.values()]
+    begins = dict(zip(files, np.cumsum([0, *counts]).tolist(), strict=False))
+    is_seen = spooled_array(sum(counts), np.bool_)
+    for keys in seen:
+        for hit in table.hits(table.key_arrays(keys, shape), shape, distinct=False):
+            if (begin := begins.get(hit.file.path)) is not None:
+                is_seen[begin + hit.rows] = True
+    unseen = UnseenRows()
+    for live in files.values():
+        begin = begins[live.path]
+        _add_unseen(unseen, table, live, shape, is_seen[begin:], upto, is_wanted)
+    return unseen
+
+
+def _is_newer(table: OpenTable, live: LiveFile, shape: Shape, upto: int) -> bool:
+    """Whether all rows of a file are newer, by its statistics."""
+    lowest = load_json(live.add.get("stats")).get("minValues", {}).get(shape[table.order].physical)
+    return lowest is not None and lowest > upto
+
+
+def _add_unseen(
+    unseen: UnseenRows,
+    table: OpenTable,
+    live: LiveFile,
+    shape: Shape,
+    is_seen: Flags,
+    upto: int,
+    is_wanted: Callable[[pa.Table], Flags],
+) -> None:
+    """Adds the rows of a file. `is_seen`: by its rows, and those of files behind it."""
+    dead = table.dead_rows(live)
+    numbers = [np.empty(0, np.int64)]
+    stretches = row_stretches(
+        table.files,
+        live,
+        shape,
+        [*table.keys, table.order],
+        is_wanted=lambda first, end: not is_seen[first:end].all(),
+    )
+    for first, rows in stretches:
+        places = np.arange(first, first + len(rows))
+        is_old = np.asarray(pc.fill_null(pc.less_equal(rows[table.order], upto), False))
+        chosen = is_old & ~is_seen[first : first + len(rows)] & ~dead.contains(places)
+        if not chosen.any():
+            continue
+        places = places[chosen]
+        keys = rows.select(list(table.keys)).filter(pa.array(chosen))
+        wanted = is_wanted(keys)
+        numbers.append(places[wanted])
+        unseen.keys.append(keys.filter(pa.array(wanted)))
+    if len(gone := np.concatenate(numbers)):
+        unseen.grown.append((live, dead.with_rows(gone)))
