@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.order_guard import equal_values
-from dblog_core.model.events import DELETE, REFRESH
+from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.rows.chunked_columns import join_chunks
@@ -112,30 +112,36 @@ class FormerValues:
         in_event = np.ones((len(portion), 1 + len(self._names)), np.bool_)
         for name, mask in masks.items():
             in_event[:, 1 + self._names.index(name)] = ~mask
+        first = self._portions.hold(portion)
         offsets = np.asarray(portion["offset"])
         order = np.argsort(offsets, kind="stable")
         if is_last:  # nobody asks for the other keys any more
             concerned = np.isin(keys, np.concatenate([keys[depends], olds[depends]]))
             order = order[concerned[order]]
-        first = self._portions.hold(portion)
+        at = order[depends[order]]
+        # What the only event of a key found is in the lake, and such are most events of a dump.
+        single = (np.bincount(keys)[keys] == 1) & (olds < 0) & ~np.isin(keys, olds) & depends & is_last & (first == 0)
+        born = np.asarray(pc.equal(portion["op"], CREATE))
+        has_row = ~born[at] & (np.searchsorted(self._truncates, offsets[at]) == 0)
+        origins = np.where(has_row, keys[at], -1)
+        places = np.full((len(at), 1 + len(self._names)), -1, np.int64)
         follow = partial(self._portions.walk.follow, keys, olds, portion["op"], in_event, first=first, asked=depends)
-        emptied = np.searchsorted(self._truncates, offsets[order], side="left")
-        lives: list[Life | None] = []
+        if lives := list(self._follow(order[~single[order]], offsets, follow)):
+            nothing: Life = (-1, (-1,) * (1 + len(self._names)))
+            walked = ~single[at]
+            has_row[walked] = [life is not None for life in lives]
+            origins[walked] = [(life or nothing)[0] for life in lives]
+            places[walked] = [(life or nothing)[1] for life in lives]
+        return _Dependents(at, first + at, keys[at], has_row, origins, places)
+
+    def _follow(self, order: Ids, offsets: Ids, follow: Callable[[Ids], list[Life | None]]) -> Iterator[Life | None]:
+        """Follows the events in this order, with the TRUNCATEs between them."""
+        emptied = np.searchsorted(self._truncates, offsets[order])
         for count in np.unique(emptied).tolist():
             if count > self._emptied:
                 self._portions.walk.empty()
                 self._emptied = count
-            lives += follow(order[emptied == count])
-        at = order[depends[order]]
-        nothing: Life = (-1, (-1,) * (1 + len(self._names)))
-        return _Dependents(
-            at,
-            first + at,
-            keys[at],
-            has_row=np.array([life is not None for life in lives], np.bool_),
-            origins=np.array([(life or nothing)[0] for life in lives], np.int64),
-            places=np.array([(life or nothing)[1] for life in lives], np.int64).reshape(len(at), 1 + len(self._names)),
-        )
+            yield from follow(order[emptied == count])
 
     def _judge(self, portion: pa.Table, masks: Mapping[str, Flags], dependents: _Dependents) -> Iterator[pa.Table]:
         """The dependent events, as `fill` returns them; some at a time where the lake's rows of all are too large."""

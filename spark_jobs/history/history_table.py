@@ -302,10 +302,10 @@ class History:
         where = refusal.where or str(self.path)
         if where.startswith(str(self.path)):
             what = f"the history cannot be written: {refusal.feature}"
-            fix = "take that from it; or move its directory away: the next merge begins a new one"
+            fix = "change that; or move its directory away: the next merge begins a new one"
         else:
             what = f"the history needs rows of the lake table, which cannot be read: {refusal.feature}"
-            fix = f"take that from it, or run `dblog reset {quote_for_shell(self._schema.table)}`: it is built again"
+            fix = f"change that; or run `dblog reset {quote_for_shell(self._schema.table)}`: it is built again"
         return LakeError(what, where=where, fix=fix)
 
     def _create(self, before: Before | None) -> None:

@@ -226,7 +226,7 @@ def test_a_history_that_takes_no_lines_of_ours_stops_its_table_with_the_fix(tmp_
     (merged,) = lake.merge()
     assert merged.tables[0].error == (
         f"{path}: the history cannot be written: it has the constraint some\n"
-        "  fix: take that from it; or move its directory away: the next merge begins a new one"
+        "  fix: change that; or move its directory away: the next merge begins a new one"
     )
     assert [offset for offset, *_ in lines_of(lake, ITEMS)] == [1], "and the table has no row without its line"
     assert [row["id"] for row in lake.rust_rows(ITEMS)] == [1]
