@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,20 +58,40 @@ class Events:
 Bucket: TypeAlias = list[Events]
 
 
+class Earlier(Protocol):
+    """Events in some parts, and how many there are."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[pa.Table]: ...
+
+
 class EventBuckets:
-    """The events of a work; `for_history`: as `fold_on_driver.read_events` has them for a history.
+    """The events of a work; `for_history`: as `fold_on_driver.read_events` has them for a history. `earlier`: events of
+    before the work, which are among them; all have what that adds `with_unchanged` then.
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names; LakeError
     where the local disk has no room.
     """
 
-    def __init__(self, staging: Staging, work: Work, schema: TableSchema, *, for_history: bool = False) -> None:
-        count = min(MOST_BUCKETS, 1 + max(work.rows // BUCKET_ROWS, work.bytes // BUCKET_BYTES))
+    def __init__(
+        self,
+        staging: Staging,
+        work: Work,
+        schema: TableSchema,
+        *,
+        for_history: bool = False,
+        earlier: Earlier | None = None,
+    ) -> None:
+        rows = work.rows + (0 if earlier is None else len(earlier))
+        count = min(MOST_BUCKETS, 1 + max(rows // BUCKET_ROWS, work.bytes // BUCKET_BYTES))
         self._secret = secrets.token_bytes(16)
         self._key_names = [f"k{i}" for i in range(len(schema.key))]
         self._chains = find_chains(*_changes_of_key(staging, work, schema, self._secret))
-        every = fold_on_driver.read_events(staging, work, schema, for_history=for_history)
-        self._buckets = self._distribute(every, count, level=0)
+        every = fold_on_driver.read_events(
+            staging, work, schema, for_history=for_history, with_unchanged=earlier is not None
+        )
+        self._buckets = self._distribute(chain(earlier or (), every), count, level=0)
 
     def _distribute(self, every: Iterable[pa.Table], count: int, *, level: int) -> list[Bucket]:
         buckets: list[Bucket] = [[] for _ in range(count)]

@@ -97,21 +97,15 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | N
 
 
 def read_events(
-    staging: Staging,
-    work: Work,
-    schema: TableSchema,
-    *,
-    for_history: bool = False,
-    may_leave_out: bool = False,
+    staging: Staging, work: Work, schema: TableSchema, *, for_history: bool = False, with_unchanged: bool = False
 ) -> Iterator[pa.Table]:
     """All events of the work, some at a time: the key as k0, k1, … and the image in the shape `schema` as v0, v1, …
     Rows of a chunk come before lines of the log of which some are newer.
 
-    `for_history`: with `unchanged`, `moved` and old keys, whatever the log left out, with `transaction` and `key_only`;
-    the image of a deleted row is the one that the log has. `may_leave_out`: with the first three, since the log left
-    columns out in another part of the work.
+    `with_unchanged`: with `unchanged`, `moved` and old keys, whatever the log left out. `for_history`: so too, with
+    `transaction` and `key_only`; the image of a deleted row is the one that the log has.
     """
-    unchanged_toast = for_history or may_leave_out or has_unchanged_toast(work)
+    unchanged_toast = with_unchanged or for_history or has_unchanged_toast(work)
     chunks = deque(sorted(work.chunks, key=lambda chunk: chunk.first_offset))
 
     def read_chunk(chunk: ChunkRef) -> Iterator[pa.Table]:

@@ -33,6 +33,7 @@ from spark_jobs.delta_tables.column_types import (
     row_shape,
 )  # fmt: skip
 from spark_jobs.history.history_table import History
+from spark_jobs.history.last_lines import HistoryLines
 
 
 def find_past(history: History, schema: TableSchema, status: TableStatus) -> Past:
@@ -41,24 +42,18 @@ def find_past(history: History, schema: TableSchema, status: TableStatus) -> Pas
         raise _unusable_history("there is none")
     if (gap := foreign_commits.find_history_gap(history.path, status)) is not None:
         raise _unusable_history(f"it may lack lines: {gap}")
-    lines = history.lines()
-    _check_shape(lines.schema, schema)
+    lines = HistoryLines(history.path)
+    _check_shape(lines.columns, schema)
     if (begin := history.begin()) is None:
         raise _unusable_history("it does not say from where on it is without a gap")
-    merged_lines = lines.where(F.col(OFFSET) <= status.offset)
+    truncate, newest = lines.find_newest(status.offset)
     empty = [begin.after] if begin.whole or status.reset_at == begin.after else []
-    empty += [offset for offset in (status.reset_at or 0, last_truncate(merged_lines)) if offset > begin.after]
+    empty += [offset for offset in (status.reset_at or 0, truncate) if offset > begin.after]
     if not empty:
         raise _unusable_history(f"it begins after offset {begin.after}, when the table had rows already")
-    return Past(max(empty), _upto(history, merged_lines, begin.after, status))
-
-
-def _upto(history: History, lines: DataFrame, after: int, status: TableStatus) -> int:
-    """Up to where no change is missing: changes that the last merges made without history are not in it."""
-    if status.told:
-        return status.offset
-    newest = lines.agg(F.max(OFFSET)).collect()[0][0] or 0
-    return min(status.offset, max(after, newest, history.newest_offset()))
+    # Changes that the last merges made without history are not in it.
+    told_upto = status.offset if status.told else max(begin.after, newest, history.newest_offset())
+    return Past(max(empty), min(status.offset, told_upto))
 
 
 def last_truncate(lines: DataFrame) -> int:

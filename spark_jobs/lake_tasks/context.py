@@ -12,6 +12,7 @@ from dblog_core.lake.lake_status import LakeStatus, TableStatus
 from dblog_core.lake.task_results import TaskResult
 from dblog_core.staging import Staging
 from spark_jobs.merging.lake import Lake
+from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
 
 
@@ -35,6 +36,11 @@ class Tools:
     config: Config | None
     dumps: Dumps | None
     purged: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> OpenTables:
+        """Through which tables are read and written."""
+        return self.lake.open_tables or OpenTables()
 
 
 @dataclass(frozen=True, slots=True)

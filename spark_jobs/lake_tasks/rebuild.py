@@ -7,10 +7,11 @@ readable.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import TableStatus
@@ -19,14 +20,20 @@ from dblog_core.lake.task_requests import RebuildRequest
 from dblog_core.lake.task_results import RebuildResult
 from dblog_core.model.events import DELETE
 from dblog_core.model.table_names import quote_for_shell
+from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.delta_tables.session import compute_once
+from spark_jobs.events import fold_in_parts
+from spark_jobs.events.event_buckets import join_up_to
 from spark_jobs.events.fold import PUT
 from spark_jobs.history import rebuild_start
 from spark_jobs.lake_tasks import answered_table, refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import TableEvents
+from spark_jobs.merging.mark_and_append import keys_of
+
+_FILE_BYTES = 64 << 20
+"""Decoded bytes of rows that one file is made of."""
 
 
 def plan(tools: Tools, request: RebuildRequest) -> RebuildPlan:
@@ -88,22 +95,39 @@ def carry_out(tools: Tools, plan: RebuildPlan) -> Done:
     if not lake.exists():
         lake.prepare()
     if lake.newest_merge() != tools.number:
-        with refold.read_table(tools, name, after=plan.after, before=plan.past, shape=schema) as events:
-            whole = None if events is None else _whole_rows(tools, name, events)
+        events = refold.find_events(tools, name, after=plan.after, before=plan.past, shape=schema)
+        with fold_in_parts.ONE_AT_A_TIME:
+            rows = SpooledTables() if events is None else _fold_whole_rows(tools, name, events)
+            tools.step(f"read {name}")
             tools.check()
-            lake.replace(whole, tools.number)
+            lake.replace(rows, tools.number, tools.tables)
     tools.step(f"rebuilt {name}")
     now = replace(answered_table.at_newest_version(status, lake), damage=None, damaged_at=None)
-    now = now.with_applied_rows(tools.withheld.count(name))
-    result = RebuildResult(name, plan.begins_with, lake.rows().count(), tools.withheld.count(name))
-    return Done(result, {name: now})
+    withheld = tools.withheld.count(name)
+    result = RebuildResult(name, plan.begins_with, lake.count_rows(tools.tables), withheld)
+    return Done(result, {name: now.with_applied_rows(withheld)})
 
 
-def _whole_rows(tools: Tools, name: str, events: TableEvents) -> DataFrame:
-    """The rows that are known whole; the keys of others are withheld before they are left out."""
-    rows = compute_once(refold.fold_events(tools.session(name), events))
-    living = rows.where(F.col("op") != DELETE)
-    partial = F.col("unchanged_toast").isNotNull() | (F.col("op") != PUT)
-    refold.withhold(tools.withheld, name, living.where(partial))
-    tools.step(f"read {name}")
-    return living.where(~partial)
+def _fold_whole_rows(tools: Tools, name: str, events: TableEvents) -> SpooledTables:
+    """The rows that are known whole, in the parts that files are made of; the keys of others are withheld before they
+    are left out."""
+    parts = SpooledTables()
+    # What is gone need not fit the lake's shape.
+    lasting = replace(events.work, floor=max(events.lower, events.work.floor or 0))
+    events = replace(events, work=lasting)
+
+    def whole_rows() -> Iterator[pa.Table]:
+        for portions in events.groups():
+            tools.check()
+            rows = events.fold(portions())
+            if rows is None:
+                continue
+            living = rows.filter(pc.not_equal(rows["op"], DELETE))
+            is_whole = pc.and_(pc.equal(living["op"], PUT), living["unchanged_toast"].is_null())
+            if lost := keys_of(living.filter(pc.invert(is_whole)), events.schema):
+                tools.withheld.add(name, lost)
+            yield living.filter(is_whole)
+
+    for part in join_up_to(_FILE_BYTES, whole_rows()):
+        parts.append(part)
+    return parts

@@ -1,59 +1,99 @@
 """What staging now says about a table that was merged long ago: its events folded again, up to what the lake has; where
 that is wanted after what the history says about the time before (`past`).
 
+  all events, on the local disk, apart by key -> those of some keys at a time, in the order of the log -> folded rows
+
 A row lives if its key has an event after everything that ends rows at once (a TRUNCATE, a full dump, whose living keys
 all have an event after its `since`, a reset) and no such event says that it is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import merge_plan
-from dblog_core.lake.lake_status import State, TableStatus
+from dblog_core.lake.lake_status import State, TableStatus, history_location
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.task_plans import Past
-from dblog_core.model.events import CREATE, DELETE
+from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
+from dblog_core.model.values import key_from_json
+from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.staging import Staging
-from dblog_core.staging.spilled_rows import remove_spilled
-from spark_jobs.delta_tables.column_types import quote
-from spark_jobs.events import fold, moved_unchanged_toast, staged_events
-from spark_jobs.history import rebuild_start
+from dblog_core.staging.manifest import LogMark, is_full
+from spark_jobs.events.event_buckets import Earlier, EventBuckets, Events
+from spark_jobs.events.fold_unchanged_toast import Flags
+from spark_jobs.events.portion_fold import PortionFold
+from spark_jobs.history.last_lines import LastLines
 from spark_jobs.lake_tasks.context import Tools
-from spark_jobs.merging import deleted_rows
-from spark_jobs.merging.withheld_keys import Withheld
+
+_PORTION = 32 << 20
+"""Decoded bytes of events that are folded at a time."""
+
+Portions = Callable[[], Iterator[pa.Table]]
+"""All events of some keys, each time: one portion after the other, of which each is older than the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableEvents:
-    """Events of one table, `lower` being the last offset that ends rows; `schema`: the shape of its lake table."""
+    """Events of one table, `lower` being the last offset that ends rows; `schema`: the shape of its lake table;
+    `earlier`: what its history says about the time before the work."""
 
+    staging: Staging
     work: Work
     schema: TableSchema
-    events: DataFrame
     lower: int
-    partial: bool
-    """Whether an event may leave values out."""
+    earlier: Earlier = ()
 
-    @property
-    def living(self) -> DataFrame:
-        return self.events.where(F.col("offset") > self.lower) if self.lower else self.events
+    def groups(self) -> Iterator[Portions]:
+        """The events, as `fold_on_driver.read_events` has them, some keys at a time. Raises as `EventBuckets`."""
+        buckets = EventBuckets(self.staging, self.work, self.schema, earlier=self.earlier)
+        for group in buckets.groups():
+            yield partial(_read_portions, buckets, group)
+
+    def fold(self, portions: Iterable[pa.Table]) -> pa.Table | None:
+        """The folded rows of keys that have an event after `lower` (`PortionFold`); a DELETE where a dump of a range
+        has shown a ghost. None: there is no such key."""
+        fold = PortionFold(self.schema)
+        for events in portions:
+            fold.add_portion(self.living(events))
+        return _without_ghosts(fold.fold_rows(), self) if fold.keys else None
+
+    def living(self, events: pa.Table) -> pa.Table:
+        """Those after `lower`."""
+        return events.filter(pc.greater(events["offset"], self.lower)) if self.lower else events
 
 
-@contextmanager
-def read_table(
+def _read_portions(buckets: EventBuckets, group: Sequence[Events]) -> Iterator[pa.Table]:
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for events in group:
+        if waiting_bytes >= _PORTION:
+            # What is older than all that follows, which begins with these events.
+            rows = pa.concat_tables(waiting)
+            is_older = pc.less(rows["offset"], events.first)
+            yield rows.filter(is_older)
+            waiting = [rows.filter(pc.invert(is_older))]
+            waiting_bytes = waiting[0].nbytes
+        waiting.append(buckets.read(events))
+        waiting_bytes += events.spooled.nbytes
+    yield pa.concat_tables(waiting)
+
+
+def find_events(
     tools: Tools, table: str, *, after: int, before: Past | None = None, shape: TableSchema | None = None
-) -> Iterator[TableEvents | None]:
-    """The table's events after segment `after`, for the time of the block; None where there are none.
+) -> TableEvents | None:
+    """The table's events after segment `after`; None where there are none.
 
     `before`: what the history tells comes before them, as one event a key; staged ones of its time do not count.
     `shape`: what they are read in, if not in that of the lake's last merge.
@@ -63,18 +103,16 @@ def read_table(
     if before is not None:
         work = _later(work or Work(table, status.schema or ""), before.upto)
     elif work is None or not (work.files or work.chunks):
-        yield None
-        return
+        return None
     schema = shape or tools.lake.shape_in_lake(tools.session(table), tools.staging.schema(work.schema))
     work = tools.lake.work_to_merge(work, schema)
     lower = max(lower_of(work, status), before.lower if before else 0)
     work = _followable(tools, work, schema, lower)
-    staged_events.check_files(tools.session(table), tools.staging, work)
-    try:
-        events = _events(tools, work, schema, before)
-        yield TableEvents(work, schema, events, lower, before is not None or any(f.has_unchanged for f in work.files))
-    finally:
-        remove_spilled(tools.staging, work.files)
+    staged = replace(work, truncates=(), floor=before.upto if before else None)
+    if before is None:
+        return TableEvents(tools.staging, staged, schema, lower)
+    history = history_location(tools.lake.location, schema.table)
+    return TableEvents(tools.staging, staged, schema, lower, LastLines(history, schema, before, work.renames))
 
 
 def _later(work: Work, offset: int) -> Work:
@@ -86,18 +124,6 @@ def _later(work: Work, offset: int) -> Work:
         truncates=tuple(m for m in work.truncates if m.offset > offset),
         finished=tuple(m for m in work.finished if m.offset > offset),
     )
-
-
-def _events(tools: Tools, work: Work, schema: TableSchema, before: Past | None) -> DataFrame:
-    spark = tools.session(str(schema.table))
-    frames = []
-    if before is not None:
-        history = tools.lake.open_history(spark, schema)
-        frames.append(rebuild_start.last_lines(history.lines(work.renames), schema, before))
-    if work.files or work.chunks:
-        staged = replace(work, truncates=(), floor=before.upto if before else None)
-        frames.append(staged_events.read_events(spark, tools.staging, staged, schema))
-    return reduce(DataFrame.unionByName, frames)
 
 
 def table_of(tools: Tools, table: str) -> TableStatus:
@@ -151,51 +177,42 @@ def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Wo
     )
 
 
-def fold_events(spark: SparkSession, of: TableEvents, keys: DataFrame | None = None) -> DataFrame:
-    """One row a key (`fold`), of these keys alone where given; a DELETE where a dump of a range has shown a ghost."""
-    events = of.living
-    if of.partial:
-        if any(f.has_moves for f in of.work.files):
-            events = moved_unchanged_toast.resolve(
-                spark, events, None, of.schema
-            )  # the lake's old row is of a later time
-        rows = fold.column_by_column(_only(events, keys), of.schema)
-    else:
-        rows = fold.last_rows(_only(events, keys))
-    return _without_ghosts(rows, of)
+def key_columns(rows: pa.Table) -> list[pa.ChunkedArray]:
+    """The columns of the keys of folded rows."""
+    key = join_chunks(rows["key"])
+    return [pa.chunked_array([pc.struct_field(key, i)], field.type) for i, field in enumerate(key.type)]
 
 
-def _only(events: DataFrame, keys: DataFrame | None) -> DataFrame:
-    return events if keys is None else events.join(keys, "key", "left_semi")
-
-
-def _without_ghosts(rows: DataFrame, of: TableEvents) -> DataFrame:
+def _without_ghosts(rows: pa.Table, of: TableEvents) -> pa.Table:
     for mark in of.work.finished:
-        if mark.since is None or (mark.key_from is None and mark.key_to is None):
+        if mark.since is None or is_full(mark):
             continue
-        parts = rows.where((F.col("op") != DELETE) & (F.col("offset") <= mark.since)).select("key.*")
-        ghosts = deleted_rows.within(parts, mark, of.schema)
-        key = F.struct(*(F.col(quote(name)).alias(name) for name in of.schema.key))
-        marked = ghosts.select(key.alias("key"), F.lit(True).alias("_gone"))
-        ghost = F.coalesce(F.col("_gone"), F.lit(False))
-        op = F.when(ghost, F.lit(DELETE)).otherwise(F.col("op"))
-        unchanged_toast = F.when(~ghost, F.col("unchanged_toast"))
-        rows = (
-            rows.join(marked, "key", "left")
-            .withColumn("op", op)
-            .withColumn("unchanged_toast", unchanged_toast)
-            .drop("_gone")
-        )
+        is_older = np.asarray(pc.and_(pc.not_equal(rows["op"], DELETE), pc.less_equal(rows["offset"], mark.since)))
+        ghosts = pa.array(is_older & _are_within(key_columns(rows), mark, of.schema))
+        kept_names = pc.if_else(ghosts, pa.scalar(None, rows["unchanged_toast"].type), rows["unchanged_toast"])
+        for name, values in (("op", pc.if_else(ghosts, DELETE, rows["op"])), ("unchanged_toast", kept_names)):
+            rows = rows.set_column(rows.column_names.index(name), name, values)
     return rows
 
 
-def births(of: TableEvents) -> DataFrame:
-    """Where each key's present life begins, as far as these events tell: `key` and `born`."""
-    return of.living.where(F.col("op") == CREATE).groupBy("key").agg(F.max("offset").alias("born"))
+def _are_within(keys: Sequence[pa.ChunkedArray], mark: LogMark, schema: TableSchema) -> Flags:
+    """Which keys lie in the range that the dump of `mark` was of, both ends included."""
+    inside = np.ones(len(keys[0]), np.bool_)
+    if mark.key_from is not None:
+        inside &= _compare(keys, mark.key_from, schema) >= 0
+    if mark.key_to is not None:
+        inside &= _compare(keys, mark.key_to, schema) <= 0
+    return inside
 
 
-def withhold(withheld: Withheld, table: str, lost: DataFrame) -> int:
-    """Records the keys of rows with a value that nobody has, so that a dump is requested for them; how many."""
-    keys = [moved_unchanged_toast.as_key(row.key) for row in lost.select("key").collect()]
-    withheld.add(table, keys)
-    return len(keys)
+def _compare(keys: Sequence[pa.ChunkedArray], end: Any, schema: TableSchema) -> npt.NDArray[np.int8]:
+    """By key -1, 0 or 1: whether it is before, at or behind `end` (JSON), in key order. NaN is behind all numbers."""
+    signs = np.zeros(len(keys[0]), np.int8)
+    for column, values, part in zip(schema.key_columns, keys, key_from_json(end, schema), strict=True):
+        bound = pa.scalar(part, column.type)
+        part_signs = np.asarray(pc.greater(values, bound)).astype(np.int8) - np.asarray(pc.less(values, bound))
+        if pa.types.is_floating(column.type):
+            is_nan = np.asarray(pc.is_nan(values)).astype(np.int8)
+            part_signs = np.where(np.isnan(part), is_nan - 1, np.where(is_nan, 1, part_signs))
+        signs = np.where(signs == 0, part_signs, signs).astype(np.int8)
+    return signs

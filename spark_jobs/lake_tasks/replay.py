@@ -6,11 +6,12 @@ merged. So older rows never return, and deleted ones stay deleted. Rows that are
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
-from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced
 from dblog_core.lake.lake_status import State, TableStatus
@@ -22,15 +23,16 @@ from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResu
 from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.delta_tables.column_types import OFFSET, quote
-from spark_jobs.delta_tables.session import compute_once
-from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.events import fold_in_parts
+from spark_jobs.events.fold import WITHHOLD
+from spark_jobs.events.fold_in_buckets import SpooledParts
+from spark_jobs.events.fold_unchanged_toast import number_keys
+from spark_jobs.events.portion_fold import struct_of
 from spark_jobs.lake_tasks import answered_table, refold
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.refold import TableEvents
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.with_spark.batch import measure_rows
 
 
 def plan(tools: Tools, request: ReplayRequest) -> ReplayPlan:
@@ -59,8 +61,6 @@ def carry_out(tools: Tools, plan: ReplayPlan) -> Done:
             raise
         except DblogError as error:
             results.append(ReplayedTable(name, None, str(error)))
-        except PySparkException as error:
-            results.append(ReplayedTable(name, None, str(error).split("JVM stacktrace")[0].strip()))
         tools.step(f"replayed {name}")
     return Done(ReplayResult(plan.start, plan.end, tuple(results)), tables)
 
@@ -69,25 +69,27 @@ def _replay(tools: Tools, name: str, plan: ReplayPlan) -> tuple[ReplayCounts, Ta
     status = refold.table_of(tools, name)
     spark = tools.session(name)
     _truncate(tools, name, status, plan)
-    counts = ReplayCounts()
-    with refold.read_table(tools, name, after=plan.after) as events:
-        if events is None:
-            return counts, status
-        lake = tools.lake.table(spark, events.schema)
-        if lake.newest_merge() == tools.number:  # before a crash
-            return counts, _status(tools, name, status, lake)
-        status = answered_table.answer_others(tools, name, status, lake)
-        rows = compute_once(_rows(events, plan, lake))
-        lost = rows.where(F.col("op") == WITHHOLD)
-        counts = ReplayCounts(withheld=refold.withhold(tools.withheld, name, lost))
-        batch = measure_rows(rows, events.schema)
-        tools.step(f"read {name}")
-        if batch.count:
-            if batch.deletes and tools.lake.open_tables is not None:
-                deleted_rows.count_marks_as_deletes(lake, tools.number, tools.lake.open_tables)
-            written = lake.merge(batch, tools.number, broadcast=False, mending=True)
-            changes = {kind: int(written[kind]) for kind in ("inserted", "updated", "deleted")}
-            counts = replace(counts, keys=batch.count, **changes)
+    fingerprint = status.schema
+    assert fingerprint is not None  # `table_of` has looked
+    source = tools.lake.shape_in_lake(spark, tools.staging.schema(fingerprint))
+    schema = tools.lake.with_kept_columns(spark, source)
+    events = refold.find_events(tools, name, after=plan.after, shape=schema)
+    if events is None:
+        return ReplayCounts(), status
+    lake = tools.lake.table(spark, schema)
+    if lake.newest_merge() == tools.number:  # before a crash
+        return ReplayCounts(), _status(tools, name, status, lake)
+    status = answered_table.answer_others(tools, name, status, lake)
+    with fold_in_parts.ONE_AT_A_TIME:
+        rows = _fold_changed_rows(tools, events, plan)
+    tools.step(f"read {name}")
+    if not len(rows):
+        return ReplayCounts(), _status(tools, name, status, lake)
+    # Not those that the source has dropped: a merge that brought a row and the drop left its value out.
+    columns = [column.name for column in source.columns]
+    withhold = partial(tools.withheld.add, name)
+    done = lake.upsert(rows, tools.number, tools.tables, merged=status.offset, withhold=withhold, mends=columns)
+    counts = ReplayCounts(len(rows), done.inserted, done.updated, done.deleted, rows.withheld + done.withheld)
     return counts, _status(tools, name, status, lake)
 
 
@@ -97,7 +99,7 @@ def _truncate(tools: Tools, name: str, status: TableStatus, plan: ReplayPlan) ->
     inside = [m.offset for m in (work.truncates if work else ()) if _holds(plan, m)]
     if work and inside:
         table = tools.lake.table(tools.session(name), tools.staging.schema(work.schema))
-        deleted_rows.remove_older(table, max(inside), tools.lake.open_tables)
+        deleted_rows.remove_older(table, max(inside), tools.tables)
 
 
 def _holds(plan: ReplayPlan, mark: LogMark) -> bool:
@@ -111,39 +113,87 @@ def _status(tools: Tools, name: str, status: TableStatus, lake: LakeTable) -> Ta
     return answered_table.at_newest_version(status, lake).with_applied_rows(tools.withheld.count(name))
 
 
-def _rows(events: TableEvents, plan: ReplayPlan, lake: LakeTable) -> DataFrame:
+def _fold_changed_rows(tools: Tools, events: TableEvents, plan: ReplayPlan) -> SpooledParts:
     """The last change of each key of the interval, as it should be in the lake; no change counts as a birth, so that
     what equals the lake's row is left alone."""
-    keys = compute_once(events.events.where(_inside(plan)).select("key").distinct())
-    rows = refold.fold_events(keys.sparkSession, events, keys)
-    if any(f.has_unchanged for f in events.work.files):
-        rows = _complete_rows(rows, events, lake)
-    if events.lower:
-        ended = keys.join(rows, "key", "left_anti").select(
-            "key", F.lit(DELETE).alias("op"), F.lit(events.lower).cast("long").alias("offset")
-        )
-        rows = rows.unionByName(ended, allowMissingColumns=True)
-    return rows.withColumn("inserted", F.lit(False))
+    parts = SpooledParts()
+    # Else an event may need one of another key: what a row keeps from before a change of key.
+    alone = not any(f.has_unchanged and f.has_moves for f in events.work.files)
+    names = [f"k{i}" for i in range(len(events.schema.key))]
+    for portions in events.groups():
+        tools.check()
+        keys = _distinct((part.filter(_are_inside(part, plan)) for part in portions()), names)
+        if len(keys):
+            chosen = (_of_keys(part, keys, names) if alone else part for part in portions())
+            rows = _rows_of_keys(chosen, keys, names, events)
+            parts.withheld += int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0)
+            parts.append(rows)
+    return parts
 
 
-def _complete_rows(rows: DataFrame, events: TableEvents, lake: LakeTable) -> DataFrame:
-    """Values that the log left out are the lake's, if its row is of the same life. Otherwise nobody has them."""
-    key = F.struct(*(F.col(quote(name)).alias(name) for name in events.schema.key))
-    have = lake.rows().select(key.alias("key"), F.col(OFFSET).alias("_lake"))
-    joined = rows.join(refold.births(events), "key", "left").join(have, "key", "left")
-    same_life = F.col("_lake").isNotNull() & (F.col("_lake") >= F.coalesce(F.col("born"), F.lit(0)))
-    partial = (F.col("op") != DELETE) & F.col("unchanged_toast").isNotNull()
-    op = F.when(partial & same_life, F.lit(PUT)).when(partial, F.lit(WITHHOLD)).otherwise(F.col("op"))
-    return joined.withColumn("op", op).drop("born", "_lake")
+def _distinct(parts: Iterable[pa.Table], names: Sequence[str]) -> pa.Table:
+    """Their keys, each once in every part."""
+    return pa.concat_tables(part.select(names).group_by(list(names), use_threads=False).aggregate([]) for part in parts)
 
 
-def _inside(plan: ReplayPlan) -> Column:
+def _of_keys(events: pa.Table, keys: pa.Table, names: Sequence[str]) -> pa.Table:
+    numbers, chosen = number_keys(*([table[name] for name in names] for table in (events, keys)))
+    return events.filter(pa.array(np.isin(numbers, chosen)))
+
+
+def _rows_of_keys(portions: Iterable[pa.Table], keys: pa.Table, names: Sequence[str], events: TableEvents) -> pa.Table:
+    """The folded rows of these keys. Values that the log left out are to be the lake's, if its row is of the same life
+    (`born_at`); a key without an event after what ended rows is deleted by that."""
+    births: list[pa.Table] = []
+
+    def with_births() -> Iterator[pa.Table]:
+        for part in portions:
+            born = events.living(part.filter(part["created"])).select([*names, "offset"])
+            births.append(born.group_by(list(names), use_threads=False).aggregate([("offset", "max")]))
+            yield part
+
+    rows = events.fold(with_births())
+    if rows is None:
+        return _ended_rows(keys, names, events)
+    born = pa.concat_tables(births)
+    columns = (refold.key_columns(rows), *([table[name] for name in names] for table in (keys, born)))
+    numbers, chosen, born_keys = number_keys(*columns)
+    born_at = np.zeros(1 + max(numbers.max(initial=0), born_keys.max(initial=0)), np.int64)
+    np.maximum.at(born_at, born_keys, np.asarray(born["offset_max"]))
+    rows = rows.drop_columns(["inserted", "origin_key"]).append_column("born_at", pa.array(born_at[numbers]))
+    rows = rows.append_column("inserted", pa.repeat(False, len(rows))).filter(pa.array(np.isin(numbers, chosen)))
+    ended = keys.filter(pa.array(~np.isin(chosen, numbers)))
+    return pa.concat_tables([rows, _ended_rows(ended, names, events).select(rows.column_names)])
+
+
+def _ended_rows(keys: pa.Table, names: Sequence[str], events: TableEvents) -> pa.Table:
+    """Deletes of keys, each once, by what ended their rows."""
+    (numbers,) = number_keys([keys[name] for name in names])
+    ended = keys.take(pa.array(np.unique(numbers, return_index=True)[1])).combine_chunks()
+    count = len(ended)
+    return pa.table(
+        {
+            "key": struct_of(ended, names, events.schema.key),
+            "op": pa.repeat(DELETE, count),
+            "offset": pa.repeat(pa.scalar(events.lower, pa.int64()), count),
+            "position": pa.nulls(count, pa.string()),
+            "commit_time": pa.nulls(count, pa.timestamp("us", tz="UTC")),
+            "origin": pa.repeat("log", count),
+            "inserted": pa.repeat(False, count),
+            "unchanged_toast": pa.nulls(count, pa.list_(pa.string())),
+            "row": pa.nulls(count, pa.struct([pa.field(c.name, c.type) for c in events.schema.columns])),
+            "born_at": pa.repeat(pa.scalar(0, pa.int64()), count),
+        }
+    )
+
+
+def _are_inside(events: pa.Table, plan: ReplayPlan) -> pa.Array:
     """Events of the interval, both ends included: by offset, or by commit time."""
-    condition = F.lit(True)
-    for end, beyond in ((plan.start, Column.__ge__), (plan.end, Column.__le__)):
-        column = F.col("offset") if end.unit is Unit.OFFSET else F.unix_micros("commit_time")
-        condition &= beyond(column, F.lit(end.value).cast("long"))
-    return condition
+    conditions = []
+    for end, beyond in ((plan.start, pc.greater_equal), (plan.end, pc.less_equal)):
+        column = events["offset"] if end.unit is Unit.OFFSET else events["commit_time"].cast(pa.int64())
+        conditions.append(pc.fill_null(beyond(column, end.value), False))
+    return pc.and_(*conditions)
 
 
 # From where on ------------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.lake_tasks import LakeTask, Outcome
-from dblog_core.lake.task_plans import MaintainPlan, TaskPlan
-from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake.task_plans import AcceptPlan, TaskPlan
+from dblog_core.lake.task_requests import AcceptRequest
 from dblog_core.lake.task_results import TaskResult
 from dblog_core.maintenance.maintain_result import MaintainResult
 from spark_jobs.lake_tasks import registry
@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskTurn:
-    """Raises LeaseLost, and what stops all tables. `start` starts Spark: a maintenance does that when it needs it."""
+    """Raises LeaseLost, and what stops all tables. `start` starts Spark, which others than an acceptance do
+    where they need it."""
 
     tools: Tools
     start: Callable[[], None]
@@ -33,7 +34,7 @@ class TaskTurn:
     def plan(self, task: LakeTask) -> TaskPlan | None:
         """What a task will do; None where it cannot be done, which is its outcome then."""
         try:
-            if not isinstance(task.request, MaintainRequest):
+            if isinstance(task.request, AcceptRequest):
                 self.start()
             return registry.plan(self.tools, task.request)
         except LeaseLost:
@@ -52,7 +53,7 @@ class TaskTurn:
         """The tables that it has changed, and its outcome."""
         number = self.tools.number
         try:
-            if not isinstance(plan, MaintainPlan):
+            if isinstance(plan, AcceptPlan):
                 self.start()
             done = registry.carry_out(self.tools, plan)
         except LeaseLost:

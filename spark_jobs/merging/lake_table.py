@@ -6,26 +6,29 @@ Every statement is also guarded by offsets, so that applying one again changes n
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+import pyarrow as pa
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType, TimestampNTZType
+from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer.altering.alterations import (
     AddColumn,
     Change,
     CommentColumn,
     SetProperties,
-    SupportFeature,
     UnsetProperties,
 )
-from dblog_core.delta_writer.altering.column_mapping import MODE
-from dblog_core.delta_writer.altering.needed_features import LOCAL_TIMES
+from dblog_core.delta_writer.altering.column_mapping import MODE, is_mapped
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.replace_rows import Replacement, replace_rows
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
 from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName, TableSchema
@@ -213,43 +216,49 @@ class LakeTable:
         """Forgets what is remembered of the table's keys: another program may have added some."""
         self._highest.forget(self.path)
 
-    def replace(self, rows: DataFrame | None, number: int, *, renamed: int = 0) -> None:
-        """Commits these folded rows, all of them whole (None: no row), in this shape, as merge `number` in place of all
-        that the table has. Its versions continue. `renamed`: the offset of a rename in it that is still to be met."""
+    def replace(self, rows: Iterable[pa.Table], number: int, tables: OpenTables, *, renamed: int = 0) -> None:
+        """Commits these folded rows, all of them whole, in this shape, as merge `number` in place of all that the table
+        has. Its versions continue. They come in parts, which can be gone through again. `renamed`: the offset of a
+        rename in the shape that is still to be met."""
         self._check_names()
-        self.check()
-        self._set_properties(renamed)
-        options = {"overwriteSchema": "true", "txnAppId": self._app, "txnVersion": str(number)}
-        if rows is None:
-            new = self._spark.createDataFrame([], self._shape())
-        else:
-            shape = self._shape()
-            values = delta_merge.new_values(self._schema, "", variants.of(shape))
-            new = rows.select(*(values[field.name].alias(field.name, metadata=field.metadata) for field in shape))
-        self.check()
-        new.write.format("delta").mode("overwrite").options(**options).save(str(self.path))
-        log.check_committed(self.path, self._app, number)
-
-    def _set_properties(self, renamed: int) -> None:
-        """Where the key has become another one, or names need a mapping: a commit of its own, before the rows go."""
-        self._shaped.alter(partial(self._plan_replacement, renamed=renamed))
-        self._settled.discard(self.path)
-
-    def _plan_replacement(self, have: Described, *, renamed: int) -> list[Change]:
-        properties = {KEY: json.dumps(list(self._schema.key))}
-        if needs_mapping(self._schema):
-            properties[MODE] = "name"
-        if renamed > alter_table.renamed_upto(have.properties):
-            properties[alter_table.RENAMED] = str(renamed)
-        changes: list[Change] = []
-        if other := {name: value for name, value in properties.items() if have.properties.get(name) != value}:
-            changes.append(SetProperties(other))
+        log.check_unused(self.path, self._app, number)
         shape = self._shape()
-        if names_others(have.properties, shape):
-            changes.append(UnsetProperties((NAMED,)))
-        if any(isinstance(field.dataType, TimestampNTZType) for field in shape):
-            changes.append(SupportFeature(LOCAL_TIMES))
-        return changes
+
+        def plan(schema: Json, properties: Mapping[str, str]) -> list[Change]:
+            return self._plan_replacement(properties, shape, renamed=renamed)
+
+        def new_rows(have: Shape) -> Iterator[pa.Table]:
+            where = str(self.path)
+            for part in rows:
+                yield mark_and_append.changes_of(part, self._schema, have, where, merged=0).rows
+
+        fields = shape.jsonValue()["fields"]
+        replacement = Replacement(fields, plan, new_rows)
+        self._commit(tables, lambda table, app: replace_rows(table, replacement, app, number))
+        self._settled.discard(self.path)
+        self.forget_keys()
+
+    def _plan_replacement(self, have: Mapping[str, str], shape: StructType, *, renamed: int) -> list[Change]:
+        """The properties of a table of this shape, where the key may be another one. `have`: those of now."""
+        key = self._schema.key
+        properties = {KEY: json.dumps(list(key))}
+        if needs_mapping(self._schema) and not is_mapped(have):
+            properties[MODE] = "name"
+        if renamed > alter_table.renamed_upto(have):
+            properties[alter_table.RENAMED] = str(renamed)
+        is_other = names_others(have, shape)
+        stay = {name: value for name, value in have.items() if not (is_other and name == NAMED)}
+        properties |= missing_statistics(shape, key, stay)
+        unset = [UnsetProperties((NAMED,))] if is_other and NAMED not in properties else []
+        return [*unset, SetProperties(properties)]
+
+    def count_rows(self, tables: OpenTables) -> int:
+        """The rows of its newest version, by its log."""
+        table = tables.table(self.path, self._schema, self.check)
+        table.refresh()
+        files = table.snapshot.files.values()
+        dead = {live.path: table.dead_rows(live) for live in files}
+        return sum(stored_count(table.files, live, dead[live.path]) - len(dead[live.path]) for live in files)
 
     def kept_columns(self) -> list[str]:
         """The columns that the table has and the source no longer has."""
@@ -332,10 +341,17 @@ class LakeTable:
         is_left: bool = False,
         begins: int | None = None,
         below: int | None = None,
+        mends: Collection[str] = (),
     ) -> Upserted:
         """Commits folded rows as merge `number`, by `mark_and_append.write`, with what it takes."""
         write = partial(
-            mark_and_append.write, merged=merged, withhold=withhold, is_left=is_left, begins=begins, below=below
+            mark_and_append.write,
+            merged=merged,
+            withhold=withhold,
+            is_left=is_left,
+            begins=begins,
+            below=below,
+            mends=mends,
         )
         done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number))
         assert done is not None, "a merge of rows commits"

@@ -144,17 +144,21 @@ def write(
     is_left: bool = False,
     begins: int | None = None,
     below: int | None = None,
+    mends: Collection[str] = (),
 ) -> Upserted:
     """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
 
     `merged`: the highest offset that one of our rows can have in the table; rows beyond it are newer than all rows in
     it, and nothing is compared. `begins`: the first offset of the work that was folded. `below`: the offset of the last
     TRUNCATE before these rows: older rows of the table go in the same commit. `withhold` gets, before the commit, the
-    keys of rows with a value that nobody knows.
+    keys of rows with a value that nobody knows. `mends`: columns in which a row of the table that has the
+    offset of the folded row is compared with it (none: such a row is trusted).
     `is_left`: the table `is_as_left`, and is not read again; raises Overtaken where others have committed since.
     Raises TableRefused for a table that has what is not written here, LeaseLost where another may merge.
     """
-    write_rows = partial(_write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins, below=below)
+    write_rows = partial(
+        _write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins, below=below, mends=mends
+    )
     if count_withheld(rows):
         for part in _parts_of(rows):
             withhold(keys_of(part.filter(pc.equal(part["op"], WITHHOLD)), schema))
@@ -186,13 +190,16 @@ def _write(
     is_left: bool,
     begins: int | None,
     below: int | None,
+    mends: Collection[str],
 ) -> Upserted:
     for _ in range(_SHAPES):
         shape = table.check_shape() if is_left else table.refresh()
         if (last_number := table.snapshot.txns.get(app, -1)) >= number:
             raise log.already_committed(table.files.root, number, last_number)
         metadata = table.snapshot.metadata
-        change = partial(changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged, begins=begins)
+        change = partial(
+            changes_of, schema=schema, shape=shape, where=str(table.files), merged=merged, begins=begins, mends=mends
+        )
         changes = _Parts(parts, change)
         try:
             done = upsert(table, changes, app, number, withhold=withhold, below=below, is_fresh=True, gives_up=is_left)
@@ -220,11 +227,18 @@ class _Parts:
 
 
 def changes_of(
-    rows: pa.Table, schema: TableSchema, shape: Shape, where: str, *, merged: int, begins: int | None = None
+    rows: pa.Table,
+    schema: TableSchema,
+    shape: Shape,
+    where: str,
+    *,
+    merged: int,
+    begins: int | None = None,
+    mends: Collection[str] = (),
 ) -> Changes:
     """The changes that folded rows are, in the table's columns: NULL in those that the source has dropped.
 
-    `merged` and `begins`: as for `write`.
+    `merged`, `begins` and `mends`: as for `write`.
     """
     names = {c.name for c in schema.columns}
     if lacking := {*names, *_PROVENANCE} - set(shape.names):
@@ -254,11 +268,13 @@ def changes_of(
         pa.table(columns),
         deleted=np.asarray(pc.not_equal(rows["op"], PUT)),
         guarded=np.asarray(dumped),
-        same=[*(c.name for c in schema.columns), *texts],
+        same=[name for name in (*(c.name for c in schema.columns), *texts) if not mends or name in mends],
         unchanged_toast=_masks_of_unchanged(rows["unchanged_toast"], schema, texts),
         origins=_origins(rows, schema),
         origins_before=begins,
         born=np.asarray(rows["inserted"]),
+        born_at=np.asarray(rows["born_at"]) if "born_at" in rows.column_names else None,
+        mends=bool(mends),
     )
 
 

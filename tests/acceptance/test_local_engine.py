@@ -48,6 +48,10 @@ def test_a_lake_is_made_and_merged_without_java_and_a_table_that_needs_spark_say
             said = world.dblog("merge").stderr
             assert "Spark" not in said, said
             world.assert_equal("orders", "items")
+            for task in (["replay"], ["rebuild", world.table("orders")]):
+                said = world.dblog(*task).stderr
+                assert "Spark" not in said, said
+            world.assert_equal("orders", "items")
             world.admin(
                 "INSERT INTO orders VALUES (1001, 'late', 1.50)",
                 "DELETE FROM orders WHERE id = 2",

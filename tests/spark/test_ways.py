@@ -20,6 +20,7 @@ from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import event_buckets, fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows, mark_and_append
 from spark_jobs.merging.lake_table import LakeTable
+from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -128,7 +129,7 @@ def test_a_table_that_is_made_without_spark_is_what_delta_makes(
 def test_a_table_that_is_emptied_may_get_what_needs_another_feature(lake: TestLake) -> None:
     LakeTable(lake.spark, lake.table(T), T, app="made", vectors=False).prepare()
     timed = table("t", id=pa.int64(), at=pa.timestamp("us"))
-    LakeTable(lake.spark, lake.table(T), timed, app="made", vectors=False).replace(None, 1)
+    LakeTable(lake.spark, lake.table(T), timed, app="made", vectors=False).replace([], 1, OpenTables())
     detail = DeltaTable.forPath(lake.spark, str(lake.table(T))).detail().collect()[0]
     assert set(detail["tableFeatures"]) == {"timestampNtz", "appendOnly", "invariants"}
     assert "at" in lake.spark.read.format("delta").load(str(lake.table(T))).columns

@@ -13,6 +13,7 @@ from dblog_core.model.schema import TableSchema
 from spark_jobs.delta_tables import create_table, log
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
+from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -110,11 +111,9 @@ def test_a_table_grows_wide_and_begins_anew(lake: TestLake) -> None:
     path = lake.table(grown)
     for number, shape in enumerate((narrow, grown, narrow), 1):
         made = LakeTable(lake.spark, path, shape, app="anew")
-        made.replace(None, number)
+        made.replace([], number, OpenTables())
         assert [field.name for field in made.rows().schema][: len(shape.columns)] == [c.name for c in shape.columns]
-        assert not made.is_settled(None) or shape is narrow
-        made.prepare()
-        assert (STATISTICS in properties(lake, shape)) == (shape is grown)
+        assert (STATISTICS in properties(lake, shape)) == (shape is grown) and made.is_settled(None)
 
 
 @pytest.mark.parametrize("drop", [True, False])

@@ -198,7 +198,7 @@ def _row(bucket: int, kind: str, first: int, last: int, content: bytes | pa.Buff
 
 
 def _split_events(work: SpreadWork, staging: Staging, unit: Work, table: OpenTable, shape: Shape) -> Contents:
-    every = fold_on_driver.read_events(staging, unit, work.schema, may_leave_out=work.may_leave_out)
+    every = fold_on_driver.read_events(staging, unit, work.schema, with_unchanged=work.may_leave_out)
     for events in join_up_to(SPLIT_BYTES, every):
         for bucket, rows in enumerate(_buckets_of(work, events, _key_arrays(events, table, shape))):
             for some in _slices(rows):
