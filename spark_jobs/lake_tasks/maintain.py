@@ -260,22 +260,39 @@ def _improve(place: Place, tools: Tools, marks: Marks, done: list[str]) -> None:
 
 
 def _improve_files(place: Place, table: OpenTable, check: Callable[[], None], marks: Marks, done: list[str]) -> None:
-    before = table.snapshot.version
+    """A file that we do not read, of another program, ends a step, and the steps behind it take the other files."""
+    steps = [_join, _purge] if place.history else [_join, _cluster, _purge]
+    refusals: list[TableRefused] = []
+    for improve in steps:
+        before = table.snapshot.version
+        try:
+            did = improve(place, table, check, marks)
+        except TableRefused as error:
+            refusals.append(error)
+        else:
+            done += [did] if table.snapshot.version != before else []
+    if refusals:
+        raise refusals[0]
+
+
+def _join(place: Place, table: OpenTable, check: Callable[[], None], marks: Marks) -> str:
     file_upkeep.join_small_files(table, check)
-    if table.snapshot.version != before:
-        done.append("joined")
-    if not place.history and file_upkeep.cluster_all(table, check):  # small files are now joined
-        done.append("clustered")
+    return "joined"
+
+
+def _cluster(place: Place, table: OpenTable, check: Callable[[], None], marks: Marks) -> str:
+    file_upkeep.cluster_all(table, check)
+    return "clustered"
+
+
+def _purge(place: Place, table: OpenTable, check: Callable[[], None], marks: Marks) -> str:
     size = _size(place)
     check()
     if _has_many_dead(size) or (marks.are_old(size) and not place.history):
-        if file_upkeep.purge_all(table, check):
-            done.append("purged")
-    elif not place.history:
-        before = table.snapshot.version
+        return "purged" if file_upkeep.purge_all(table, check) else "partly purged"
+    if not place.history:
         file_upkeep.purge_deleted(table, check)
-        if table.snapshot.version != before:
-            done.append("deletes purged")
+    return "deletes purged"
 
 
 def _open(tools: Tools, place: Place) -> OpenTable | None:

@@ -14,6 +14,7 @@ import pytest
 
 from dblog_core.commands.maintain import as_text
 from dblog_core.config.settings import Config
+from dblog_core.delta_writer.features import refusal
 from dblog_core.errors import LakeError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import TableStatus, read_status
@@ -25,7 +26,7 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import create_table
-from spark_jobs.lake_tasks import kept_log, maintain, registry
+from spark_jobs.lake_tasks import file_upkeep, kept_log, maintain, registry
 from spark_jobs.merge import Job
 from spark_jobs.merge_rounds import Merger
 from tests.spark.lakes import TestLake
@@ -215,3 +216,16 @@ def test_a_table_that_we_do_not_write_is_named_and_its_old_files_go(
         ("shop.c", 3, ("joined",)),
     ]
     assert remove.call_count == 3 and world.tables()["shop.b"].unmaintained == str(failed)
+
+
+def test_a_file_that_is_not_read_ends_one_step_of_its_table(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted rows leave the other files."""
+    monkeypatch.setattr(maintain, "_maintain", MAINTAIN_PLACE)
+    monkeypatch.setattr(kept_log, "clean_log", mock.Mock())
+    error = refusal("part-1.parquet", "its times are of another calendar")
+    monkeypatch.setattr(file_upkeep, "join_small_files", mock.Mock(side_effect=error))
+    purge = mock.Mock()
+    monkeypatch.setattr(file_upkeep, "purge_deleted", purge)
+    result, _ = world.run()
+    assert [failed.error for failed in result.failed] == [f"its files are not joined: {error.feature}"] * 3
+    assert purge.call_count == 3
