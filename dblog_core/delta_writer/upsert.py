@@ -220,22 +220,6 @@ def commit_deletes(
     return counts if commit_files(table, grown, [], 0, counts, app, number) else None
 
 
-def count_as_deleted(table: OpenTable, app: str, number: int) -> Upserted | None:
-    """Has all marks in the table's files count as deletes, as transaction `number` of `app`: another program is about
-    to delete rows, and does not look where their old versions lie. None where they do already.
-
-    Raises as `upsert`.
-    """
-    for _ in range(_ATTEMPTS):
-        table.refresh()
-        if not any(live.replaced_count for live in table.snapshot.files.values()):
-            return None
-        counts = Upserted(table.snapshot.version + 1)
-        if commit_draft(table, Draft(counts), take_places(table, [], all_replaced=False), app, number):
-            return counts
-    raise overtaken_error(table, _ATTEMPTS)
-
-
 def plan_parts(
     table: OpenTable,
     parts: Iterable[Changes],

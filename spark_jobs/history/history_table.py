@@ -12,7 +12,7 @@ history closes it: it begins again, in the same table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,13 +52,13 @@ from spark_jobs.delta_tables.column_types import (
 from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.delta_tables.shaped_table import Described, ShapedTable
 from spark_jobs.events.fold_unchanged_toast import Ids
-from spark_jobs.history import history_lines, line_reader
+from spark_jobs.history import history_lines
 from spark_jobs.history.former_values import LakeBefore
 from spark_jobs.history.history_lines import Lines
 from spark_jobs.history.lake_rows import find_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 AFTER = HISTORY_AFTER
 WHOLE = HISTORY_WHOLE
@@ -130,21 +130,9 @@ class History:
         properties = self._shaped.describe().properties
         return Begin(int(properties[AFTER]), properties.get(WHOLE) == "true") if AFTER in properties else None
 
-    def lines(self, renames: Renames | None = None) -> DataFrame:
-        """All of them; with the names that columns have now, if some were renamed since the last line."""
-        lines = self._spark.read.format("delta").load(str(self.path))
-        later = renames.after(alter_table.renamed_upto(self._shaped.describe().properties)) if renames else None
-        return lines.toDF(*map(later.current_name, lines.columns)) if later else lines
-
-    def read_lines(
-        self, names: Sequence[str], *, after: int = 0, upto: int | None = None, renames: Renames | None = None
-    ) -> Iterator[pa.Table]:
-        """The lines after offset `after`, up to `upto`, some at a time and in no order, by these columns as they are
-        called after `renames`; columns that the history does not have are left out. Raises LakeError."""
-        try:
-            yield from line_reader.read_lines(self._table.files, names, after=after, upto=upto, renames=renames)
-        except TableRefused as refusal:
-            raise self._refusal_of(refusal) from refusal
+    def columns(self) -> StructType:
+        """Those of its newest version."""
+        return self._shaped.describe().shape
 
     def append_changes(self, work: Work, before: Before, *, staging: Staging, upto: int) -> None:
         """Appends the work's changes that are not here yet. `upto`: the last offset of the merge. Raises LakeError."""

@@ -7,29 +7,17 @@ at which the table had no row: when it was new, after a reset, or after a TRUNCA
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.task_plans import Past
-from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import alter_table
 from spark_jobs.delta_tables.column_types import (
-    COMMIT_TIME,
     MOVED_FROM,
-    OFFSET,
-    OP,
-    ORIGIN,
-    POSITION,
-    TRANSACTION,
-    UNCHANGED,
-    key_shape,
-    quote,
     row_shape,
 )  # fmt: skip
 from spark_jobs.history.history_table import History
@@ -56,11 +44,6 @@ def find_past(history: History, schema: TableSchema, status: TableStatus) -> Pas
     return Past(max(empty), min(status.offset, told_upto))
 
 
-def last_truncate(lines: DataFrame) -> int:
-    """The offset of the last TRUNCATE; 0: there was none."""
-    return lines.where(F.col(OP) == TRUNCATE).agg(F.max(OFFSET)).collect()[0][0] or 0
-
-
 def segment_before_rest(staging: Staging, table: str, past: Past, status: TableStatus) -> int:
     """The segment to read staging after, for what the history does not tell. Raises LakeError where it is not there."""
     start = max(past.lower, past.upto)
@@ -83,35 +66,6 @@ def _check_dumps(staging: Staging, table: str, past: Past, *, after: int, upto: 
             ended = mark.op == "f" and mark.table == table and mark.offset > past.upto
             if ended and (mark.since is None or mark.since < past.upto):
                 raise _unusable_history(f"it ends at offset {past.upto}, in the midst of dump {mark.dump}")
-
-
-def last_lines(lines: DataFrame, schema: TableSchema, past: Past) -> DataFrame:
-    """The last line of each key, as an event (`changes`) that says all of its row: c, or d."""
-    have = set(lines.columns)
-    row = F.struct(
-        *(
-            (F.col(quote(f.name)) if f.name in have else F.lit(None)).cast(f.dataType).alias(f.name)
-            for f in row_shape(schema)
-        )
-    )
-    deleted = F.col(OP) == DELETE
-    inside = (F.col(OP) != TRUNCATE) & (F.col(OFFSET) > past.lower) & (F.col(OFFSET) <= past.upto)
-    chosen = lines.where(inside).select(
-        F.struct(*(F.col(quote(name)).alias(name) for name in schema.key)).cast(key_shape(schema)).alias("key"),
-        F.col(OFFSET).alias("offset"),
-        F.when(deleted, F.lit(DELETE)).otherwise(F.lit(CREATE)).alias("op"),
-        F.col(ORIGIN).alias("origin"),
-        F.col(TRANSACTION).alias("transaction"),
-        F.col(POSITION).alias("position"),
-        F.col(COMMIT_TIME).alias("commit_time"),
-        F.when(~deleted, F.col(UNCHANGED)).alias("unchanged"),
-        F.lit(None).cast(key_shape(schema)).alias("moved_from"),
-        F.when(~deleted, row).alias("row"),
-        F.lit(None).cast(row_shape(schema)).alias("before"),
-        F.lit(False).alias("key_only"),
-    )
-    newest = Window.partitionBy("key").orderBy(F.col("offset").desc())
-    return chosen.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
 
 
 def _check_shape(have: t.StructType, schema: TableSchema) -> None:

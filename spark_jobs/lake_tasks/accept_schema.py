@@ -44,7 +44,7 @@ def _check_history(tools: Tools, schema: TableSchema) -> None:
     history = tools.lake.history_of(tools.session(str(schema.table)), schema)
     if history is None or history.version() is None:
         return
-    have = history.lines().schema
+    have = history.columns()
     widening = alter_table.widen(have, column_types.history_shape(schema))
     if widening is None or alter_table.find_case_conflicts(have.names, schema):
         raise LakeError(

@@ -8,50 +8,50 @@ A dump of a key range says nothing about other keys. It says so only where the l
 
 from __future__ import annotations
 
-import datetime as dt
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
 from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
-from dblog_core.delta_writer.upsert import commit_deletes, count_as_deleted, overtaken_error
+from dblog_core.delta_writer.upsert import commit_deletes, overtaken_error
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
 from dblog_core.model.events import DELETE
-from dblog_core.model.schema import Column as SourceColumn
 from dblog_core.model.schema import TableSchema
-from dblog_core.model.values import key_from_json, to_json
+from dblog_core.model.values import key_from_json
+from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.table_spool import SpooledTable, TableSpool
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
-from spark_jobs.delta_tables.column_types import quote, spark_type
-from spark_jobs.delta_tables.session import compute_once
-from spark_jobs.events import staged_events
+from spark_jobs.events import fold_on_driver
 from spark_jobs.events.event_buckets import join_up_to
-from spark_jobs.events.staged_events import chunk_rows
-from spark_jobs.history import rebuild_start
+from spark_jobs.events.key_buckets import split_by_key
 from spark_jobs.history.history_table import History
+from spark_jobs.history.last_lines import HistoryLines, LastLines
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
+_ANY_OFFSET = (1 << 63) - 1
+_BUCKETS = 64
+_FIRST, _SECOND = "_dblog_first", "_dblog_second"
 _LOOKED_UP_BYTES = 4 << 20
 """Of keys that are looked up at once."""
 
 
 def remove_ghosts(
-    spark: SparkSession,
     staging: Staging,
     lake: LakeTable,
     schema: TableSchema,
@@ -122,72 +122,59 @@ def remove_older(lake: LakeTable, offset: int, tables: OpenTables) -> None:
     lake.remove(tables, lambda table, app: remove_rows_below(table, offset, f"{app}:truncated", offset))
 
 
-def count_marks_as_deletes(lake: LakeTable, number: int, tables: OpenTables) -> None:
-    """Before Spark deletes rows as `number`: their old versions leave the files together with them."""
-    lake.remove(tables, lambda table, app: count_as_deleted(table, f"{app}:marks", number))
-
-
-def append_ghosts_before(
-    spark: SparkSession, staging: Staging, history: History, schema: TableSchema, work: Work, *, last: int
-) -> None:
+def append_ghosts_before(staging: Staging, history: History, schema: TableSchema, work: Work, *, last: int) -> None:
     """Tells the history which rows the dump that the lake table begins with shows to be gone: what came before that
     dump is in the history alone. `work`: without it. As in a lake, rows with a value that nobody knew do not count."""
     mark = max((m for m in work.finished if m.since == work.floor and _is_full(m)), key=lambda m: m.offset)
     assert mark.since is not None and mark.since_segment is not None
-    names = list(schema.key)
-    lines = rebuild_start.last_lines(
-        history.lines(), schema, Past(rebuild_start.last_truncate(history.lines()), mark.offset)
-    )
-    whole = (F.col("op") != DELETE) & F.col("unchanged").isNull()
-    keys = lines.where(whole & (F.col("offset") <= mark.since)).select("key.*")
-    later = (
-        [staged_events.read_events(spark, staging, work, schema).select("key.*")] if work.files or work.chunks else []
-    )
-    manifests = staging.manifests(after=mark.since_segment - 1, upto=last)
-    seen = _seen_keys(spark, staging, manifests, mark, schema)
-    for others in (*later, *([seen] if seen is not None else [])):
-        keys = keys.join(others, names, "left_anti")
-    ghosts = compute_once(keys)
-    if not ghosts.isEmpty():
-        history.append_ghosts([ghosts.toArrow()], mark)
+    truncate, _ = HistoryLines(history.path).find_newest(_ANY_OFFSET)
+    lines = LastLines(history.path, schema, Past(truncate, mark.offset), work.renames)
+    chunks, renames = _find_seen_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark)
+    later = (_keys_of_events(events, schema) for events in fold_on_driver.read_events(staging, work, schema))
+    others = chain(later, _read_keys(staging, chunks, renames, schema))
+    before = (_keys_of_events(_whole_rows_upto(events, mark.since), schema) for events in lines)
+    history.append_ghosts(_without_others(before, others, schema), mark)
+
+
+def _keys_of_events(events: pa.Table, schema: TableSchema) -> pa.Table:
+    return pa.table({name: events[f"k{i}"] for i, name in enumerate(schema.key)})
+
+
+def _whole_rows_upto(events: pa.Table, offset: int) -> pa.Table:
+    is_whole = pc.and_(pc.not_equal(events["op"], DELETE), events["unchanged"].is_null())
+    return events.filter(pc.and_(is_whole, pc.less_equal(events["offset"], offset)))
+
+
+def _without_others(keys: Iterable[pa.Table], others: Iterable[pa.Table], schema: TableSchema) -> Iterator[pa.Table]:
+    """Those of the keys that are not among the others; both lie on the local disk meanwhile, some keys of them at a
+    time in memory."""
+    spool = TableSpool()
+    secret = secrets.token_bytes(16)
+    sides: list[list[list[SpooledTable]]] = []
+    for side in (keys, others):
+        buckets: list[list[SpooledTable]] = [[] for _ in range(_BUCKETS)]
+        for rows in join_up_to(_LOOKED_UP_BYTES, side):
+            columns = [join_chunks(rows[c.name].cast(c.type)) for c in schema.key_columns]
+            hashes = hash_keys(columns, secret)
+            second = hashes.first if hashes.second is None else hashes.second
+            named = dict(zip(schema.key, columns, strict=True))
+            hashed = pa.table({**named, _FIRST: hashes.first, _SECOND: second})
+            for bucket, part in zip(buckets, split_by_key(hashed, hashes.first, _BUCKETS), strict=True):
+                if len(part):
+                    bucket.append(spool.write(part))
+        sides.append(buckets)
+    for mine, theirs in zip(*sides, strict=True):
+        if not mine:
+            continue
+        left = pa.concat_tables(map(spool.read, mine))
+        if theirs:
+            right = pa.concat_tables(map(spool.read, theirs)).select([_FIRST, _SECOND])
+            left = left.join(right, [_FIRST, _SECOND], join_type="left anti")
+        yield left.select(list(schema.key))
 
 
 def _is_full(mark: LogMark) -> bool:
     return mark.key_from is None and mark.key_to is None
-
-
-def within(rows: DataFrame, mark: LogMark, schema: TableSchema) -> DataFrame:
-    """The rows, with the key's columns under their own names, that lie in the range that the dump of `mark` was of."""
-    for end, beyond in ((mark.key_from, True), (mark.key_to, False)):
-        if end is not None:
-            rows = rows.where(_from(schema, end) if beyond else _upto(schema, end))
-    return rows
-
-
-def _from(schema: TableSchema, end: Any) -> Column:
-    """Keys from `end` on, in key order."""
-    return _beyond(schema, end, Column.__gt__)
-
-
-def _upto(schema: TableSchema, end: Any) -> Column:
-    """Keys up to `end`, in key order."""
-    return _beyond(schema, end, Column.__lt__)
-
-
-def _beyond(schema: TableSchema, end: Any, beyond: Callable[[Column, Column], Column]) -> Column:
-    """The last column that differs from `end` decides from the left; equal keys are in."""
-    condition = F.lit(True)
-    for column, part in reversed(list(zip(schema.key_columns, key_from_json(end, schema), strict=True))):
-        value = F.col(quote(column.name))
-        other = _literal(part, column)
-        condition = beyond(value, other) | ((value == other) & condition)
-    return condition
-
-
-def _literal(part: Any, column: SourceColumn) -> Column:
-    if isinstance(part, dt.date):  # a datetime too: as text, so that no time zone of Spark's moves it
-        return F.lit(to_json(part)).cast(spark_type(column.type))
-    return F.lit(part)
 
 
 def _find_seen_chunks(manifests: Iterable[Manifest], mark: LogMark) -> tuple[list[ChunkRef], Renames]:
@@ -212,21 +199,3 @@ def _read_keys(
         with staging.open_file(chunk) as opened:
             for rows in parquet.batches(opened, where=where, columns=names):
                 yield pa.table([rows.column(name) for name in names], names=list(schema.key))
-
-
-def _seen_keys(
-    spark: SparkSession, staging: Staging, manifests: Iterable[Manifest], mark: LogMark, schema: TableSchema
-) -> DataFrame | None:
-    """The keys in chunk files that are no ghosts, by the key's columns of today; evicted rows count too."""
-    chunks, renames = _find_seen_chunks(manifests, mark)
-    alike: dict[tuple[str, Renames], list[ChunkRef]] = {}
-    for chunk in chunks:
-        alike.setdefault((chunk.schema, renames.after(chunk.first_offset)), []).append(chunk)
-    frames = []
-    for (fingerprint, later), read_together in alike.items():
-        shape = staging.schema(fingerprint)
-        then = {later.current_name(c.name): c.name for c in shape.columns}
-        rows = chunk_rows(spark, staging, read_together, shape)
-        names = [(then.get(name, name), name) for name in schema.key]
-        frames.append(rows.select(*(F.col(f"row.{quote(was)}").alias(now) for was, now in names)))
-    return reduce(DataFrame.union, frames) if frames else None

@@ -163,7 +163,7 @@ class TableMerge:
             if mark.since is not None and not lake.has_rows_upto(mark.since, tables):
                 continue
             remove = partial(deleted_rows.remove_ghosts, last=span.last, history=history, tables=tables)
-            remove(self._spark, self._staging, lake, schema, mark)
+            remove(self._staging, lake, schema, mark)
 
     def _ignored_columns(self, work: Work, lake: LakeTable) -> list[str] | None:
         """The columns of the newest shape that the lake leaves out; None where it has no such columns."""
@@ -248,7 +248,7 @@ class TableMerge:
             try:
                 self._append_history(history, staged, schema, before, span, whole=work)
                 if work.floor is not None and staged.reaches_below(work.floor):
-                    deleted_rows.append_ghosts_before(self._spark, self._staging, history, schema, work, last=span.last)
+                    deleted_rows.append_ghosts_before(self._staging, history, schema, work, last=span.last)
             finally:
                 for spilled in (staged, work) if work is not staged else (work,):
                     remove_spilled(self._staging, spilled.files)

@@ -18,7 +18,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge, purge_file
 from dblog_core.delta_writer.rewriting.rewrite import commit_rewritten
-from dblog_core.delta_writer.upsert import commit_files, count_as_deleted, upsert
+from dblog_core.delta_writer.upsert import commit_files, upsert
 from dblog_core.delta_writer.vectors import count_replaced, tag_replaced, vector_file
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import APP, Table, commit_of, fill_table, newest, row, write_commit
@@ -195,26 +195,6 @@ def change_vector(writer: OpenTable, path: str, rows: Any) -> None:
     writer.create(file.name, file.data)
     added = {**live.add, "deletionVector": file.descriptors[0]}
     assert writer.commit("DELETE", {}, [removal(live, now_ms=0, data_change=True), {"add": added}])
-
-
-def test_old_versions_of_a_row_that_another_program_is_about_to_delete_count_as_deleted(table: Table) -> None:
-    """They lie in a file that it does not touch."""
-    writer = fill_table(table)
-    table.merge(writer, updates(1, 60, 61))
-    table.merge(writer, updates(60, offset=6))
-    assert sorted(counts(table, writer)) == [(1, 0), (1, 0), (2, 0)]
-    assert count_as_deleted(table.writer(), f"{APP}:marks", 4) is not None
-    (hit,) = writer.hits([pa.array([1])], writer.refresh())
-    change_vector(writer, hit.file.path, [0, 1])
-    table.expect([], [row(1)])
-    assert sorted(counts(table, writer)) == [(0, 1), (0, 2), (0, 2)]
-    table.check()
-    version = newest(table.path)
-    assert count_as_deleted(writer, f"{APP}:marks", 5) is None and newest(table.path) == version
-    while purge_file(writer, only_deleted=True):
-        table.check()
-    for name in writer.snapshot.files:
-        assert 1 not in pq.read_table(table.path / name, columns=["id"])["id"].to_pylist()
 
 
 @pytest.mark.parametrize("tag", ["x", "-1", "", None, "1.0", "7"])

@@ -15,15 +15,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field
 
-from dblog_core.delta_writer import stored_rows
 from dblog_core.errors import LeaseLost, StagingUnavailable
 from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
-from dblog_core.schema_evolution.renames import Rename, Renames
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import create_table
-from spark_jobs.history import history_lines, line_reader
+from spark_jobs.history import history_lines
 from spark_jobs.lake_tasks import maintain
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
@@ -264,29 +262,6 @@ def test_a_history_that_is_altered_while_lines_are_made_gets_them_in_its_new_sha
         lake.merge_well()
     assert len(looked) == 2
     assert [key for _, _, key, *_ in lines_of(lake, ITEMS)] == [1, 2]
-
-
-def test_lines_are_read_by_columns_and_offsets_without_the_files_of_others(tmp_path: Path) -> None:
-    lake = lake_at(tmp_path)
-    for number in range(1, 7):
-        lake.build.create(ITEMS, {"id": number, "v": f"{number}", "big": "b"})
-        lake.build.seal()
-        lake.merge_well()
-    history = lake.merger()._lake.open_history(lake.spark, ITEMS)
-    assert history.path.local is not None
-    opened = []
-    stretches = stored_rows.row_stretches
-
-    def note(*how: Any) -> Any:
-        opened.append(how)
-        return stretches(*how)
-
-    with mock.patch.object(line_reader, "row_stretches", note):
-        parts = list(history.read_lines(["v", "none", "_dblog_offset"], after=2, upto=4))
-    assert pa.concat_tables(parts).sort_by("v").to_pydict() == {"v": ["3", "4"], "_dblog_offset": [3, 4]}
-    assert len(opened) == 2, "files of other offsets are not opened"
-    renames = Renames((Rename(9, (("v", "w"),)),))
-    assert pa.concat_tables(history.read_lines(["w"], renames=renames))["w"].to_pylist() == [*"123456"]
 
 
 @pytest.mark.thorough
