@@ -44,7 +44,7 @@ from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
 from spark_jobs.delta_tables import delta_log_store
-from spark_jobs.delta_tables.session import checkpoints_below, late_session, open_session, reach_s3
+from spark_jobs.delta_tables.session import late_session, open_session, reach_s3
 from spark_jobs.merging import handover
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.lock import lake_lock
@@ -211,7 +211,6 @@ def _session_of_job(config: Config, name: str, stop: threading.Event, lake: Lake
         def start() -> SparkSession:
             spark = stack.enter_context(session(f"dblog {name} {config.source.name}", stop, s3=config.s3))
             delta_log_store.check_excludes(spark, str(lake.location))
-            stack.enter_context(checkpoints_below(spark, own_directory(lake.location) / "checkpoints"))
             return spark
 
         def start_late() -> SparkSession:

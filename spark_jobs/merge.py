@@ -17,7 +17,7 @@ from dataclasses import asdict
 from functools import partial
 
 from dblog_core.errors import LakeBusy, LakeError, StagingError, StateError
-from dblog_core.lake.carrier_choice import Means
+from dblog_core.lake.carrier_choice import NO_EXECUTORS
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from dblog_core.state import recent_errors
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
     with entry_point.open_lake_job(options, "merge", hands_over=options.slice is not None) as job:
         withheld = Withheld(job.records)
         dumps = StoredDumps(job.config)
-        limits = Means(1, 0) if job.lake.spread is None else job.lake.spread.means
+        limits = NO_EXECUTORS if job.lake.spread is None else job.lake.spread.means
         merger = Merger(
             job.spark,
             job.staging,

@@ -207,7 +207,7 @@ def _table(rows: tuple[Row, ...], kind: str) -> Iterator[str]:
         cells = (
             ", ".join(map(_code, row.declared)) + alone,
             _code(str(arrow)),
-            _code(spark_type(arrow).simpleString()),
+            _code(spark_type(arrow).simple_string()),
             " ".join(_code(print_value(value, arrow)) for _, value in row.examples),
             row.edges,
         )

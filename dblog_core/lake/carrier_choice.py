@@ -53,6 +53,9 @@ class Means:
         return merge_plan.MAX_BYTES if self.executor_cores == 0 else SPREAD_SPAN_BYTES
 
 
+NO_EXECUTORS = Means(1, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Whether executors carry a share, and why."""

@@ -64,6 +64,7 @@ class MergeCounts:
     files_removed: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    carrier: str | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -17,8 +17,6 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import types as t
-
 from dblog_core.delta_writer.altering.alterations import (
     FIRST,
     WIDENING,
@@ -32,6 +30,7 @@ from dblog_core.delta_writer.altering.alterations import (
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
+from dblog_core.model import delta_types as t
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Rename, name_until
@@ -149,7 +148,7 @@ def _bring_together(have: t.StructType, step: Rename) -> Iterator[Change]:
 def _levels(have: t.StructType) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """The columns, and the key that a row of a history has had, with the path to their names."""
     yield (), have.names
-    if MOVED_FROM in have.names and isinstance(old := have[MOVED_FROM].dataType, t.StructType):
+    if MOVED_FROM in have.names and isinstance(old := have[MOVED_FROM].data_type, t.StructType):
         yield (MOVED_FROM,), old.names
 
 
@@ -180,7 +179,7 @@ def follow(
     _check_followed(have, schema, dropped, lake_types, back)
     shape = row_shape(schema)
     added = [n for n in shape.names if n not in lake_types]
-    wider = [n for n in shape.names if n in lake_types and lake_types[n] != shape[n].dataType]
+    wider = [n for n in shape.names if n in lake_types and lake_types[n] != shape[n].data_type]
     drop += variants.plan(have.shape, schema, is_wanted=json_as_variant, going=drop).drop
     settings = {MODE: "name"} if drop or any(map(is_odd, added)) else {}
     settings |= {WIDENING: "true"} if wider else {}
@@ -192,17 +191,17 @@ def follow(
     marks = set() if dropped.drop else set(_find_left(have.shape, schema, dropped))
     if set(kept_columns(have.properties)) != marks:
         changes.append(SetProperties({DROPPED: json.dumps(sorted(marks))}))
-    changes += [WidenColumn((n,), shape[n].dataType.jsonValue()) for n in wider]
+    changes += [WidenColumn((n,), shape[n].data_type.json_value()) for n in wider]
     for name in added:
         place = shape.names.index(name)
         after = shape.names[place - 1] if place else FIRST
-        changes.append(AddColumn(name, shape[name].dataType.jsonValue(), after))
+        changes.append(AddColumn(name, shape[name].data_type.json_value(), after))
     return changes
 
 
 def _lake_types(have: t.StructType) -> dict[str, t.DataType]:
     """The types of the columns that are the source's."""
-    return {f.name: f.dataType for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
+    return {f.name: f.data_type for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
 
 
 def _find_left(have: t.StructType, schema: TableSchema, dropped: DroppedColumns) -> list[str]:
@@ -253,16 +252,16 @@ def _check_followed(
 
 
 def _is_another(lake_type: t.DataType, name: str, schema: TableSchema) -> bool:
-    return not is_wider(lake_type, row_shape(schema)[name].dataType, or_equal=True)
+    return not is_wider(lake_type, row_shape(schema)[name].data_type, or_equal=True)
 
 
 def _find_other_types(lake_types: Mapping[str, t.DataType], schema: TableSchema, back: list[str]) -> list[str]:
     """Columns whose type in the lake cannot become the one that they have now, in words."""
     faults = []
     for column, field in zip(schema.columns, row_shape(schema), strict=True):
-        if column.name not in lake_types or is_wider(lake_types[column.name], field.dataType, or_equal=True):
+        if column.name not in lake_types or is_wider(lake_types[column.name], field.data_type, or_equal=True):
             continue
-        was = lake_types[column.name].simpleString()
+        was = lake_types[column.name].simple_string()
         now = compatibility.describe_type(column)
         if column.name in back:
             faults.append(
@@ -295,7 +294,7 @@ def widen(have: t.StructType, want: t.StructType) -> list[Change] | None:
     nor wider. The table is set up for it first."""
     if (paths := _wider(have, want)) is None:
         return None
-    changes = [WidenColumn(path, kind.jsonValue()) for path, kind in paths]
+    changes = [WidenColumn(path, kind.json_value()) for path, kind in paths]
     return [SetProperties({WIDENING: "true"}), *changes] if changes else []
 
 
@@ -303,17 +302,17 @@ def _wider(
     have: t.StructType, want: t.StructType, within: tuple[str, ...] = ()
 ) -> list[tuple[tuple[str, ...], t.DataType]] | None:
     paths: list[tuple[tuple[str, ...], t.DataType]] = []
-    old = {f.name: f.dataType for f in have}
+    old = {f.name: f.data_type for f in have}
     for field in want:
         path = (*within, field.name)
-        before = old.get(field.name, field.dataType)
-        if isinstance(before, t.StructType) and isinstance(field.dataType, t.StructType):
-            if before.names != field.dataType.names or (inner := _wider(before, field.dataType, path)) is None:
+        before = old.get(field.name, field.data_type)
+        if isinstance(before, t.StructType) and isinstance(field.data_type, t.StructType):
+            if before.names != field.data_type.names or (inner := _wider(before, field.data_type, path)) is None:
                 return None
             paths += inner
-        elif is_wider(before, field.dataType):
-            paths.append((path, field.dataType))
-        elif before != field.dataType:
+        elif is_wider(before, field.data_type):
+            paths.append((path, field.data_type))
+        elif before != field.data_type:
             return None
     return paths
 

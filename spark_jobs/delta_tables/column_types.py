@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 import pyarrow as pa
-from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
+from dblog_core.model import delta_types as t
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
@@ -111,6 +111,13 @@ def arrow_type(kind: t.DataType) -> pa.DataType | None:
     if isinstance(kind, t.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     return next((arrow for arrow, spark in _SIMPLE.items() if spark == kind), None)
+
+
+def has_ends(kind: pa.DataType) -> bool:
+    """Whether Delta keeps the smallest and the largest value of this type for each file, in our order."""
+    types = pa.types
+    kinds = (types.is_integer, types.is_decimal, types.is_string, types.is_date, types.is_timestamp)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def needs_mapping(schema: TableSchema) -> bool:

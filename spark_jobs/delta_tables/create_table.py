@@ -7,24 +7,51 @@ import uuid
 from collections.abc import Mapping
 
 import orjson
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer.altering.column_mapping import is_mapped, map_fields, name_in_files
 from dblog_core.delta_writer.altering.needed_features import FIRST_PROTOCOL, enable_features, find_needed_features
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.files import LOG, TableFiles
+from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.model.delta_types import StructType
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables.session import settings_of
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."
+_FEATURES = ("delta.enable", "delta.feature.", "delta.min", "delta.constraints.", "delta.rowTracking", "delta.identity")
+_OTHER_FEATURES = ("delta.columnMapping.mode", "delta.checkpointPolicy", "delta.appendOnly", "delta.isolationLevel")
+_KNOWN = {
+    *(
+        (f"delta.{name}", value)
+        for name in ("enableDeletionVectors", "enableTypeWidening")
+        for value in ("true", "false")
+    ),
+    ("delta.columnMapping.mode", "name"),
+    ("delta.enableChangeDataFeed", "true"),
+    ("delta.enableExpiredLogCleanup", "true"),
+    ("delta.enableExpiredLogCleanup", "false"),
+}
+"""Properties that begin like those of features, with values for which a table is made here."""
 
 
-def has_default_properties(spark: SparkSession) -> bool:
-    """Whether Spark's settings give new tables properties of their own: then Spark makes them."""
-    return any(name.startswith(_DEFAULTS) for name in settings_of(spark))
+def default_properties(settings: Mapping[str, str]) -> dict[str, str]:
+    """The properties that Spark's settings give to new tables. Raises LakeError for one that needs more of a table than
+    is made here."""
+    defaults = {
+        f"delta.{name.removeprefix(_DEFAULTS)}": v for name, v in settings.items() if name.startswith(_DEFAULTS)
+    }
+    if others := [name for name, value in defaults.items() if _needs_feature(name) and (name, value) not in _KNOWN]:
+        raise LakeError(
+            f"new tables would have the property {others[0]}, which dblog does not give them",
+            where=f"the setting {_DEFAULTS}{others[0].removeprefix('delta.')}",
+            fix="remove it from [spark.conf], and give the tables the property yourself once they are there",
+        )
+    return defaults
+
+
+def _needs_feature(name: str) -> bool:
+    return name.startswith(_FEATURES) or name in _OTHER_FEATURES
 
 
 def is_place_empty(table: Location) -> bool:
@@ -38,7 +65,7 @@ def create_table(table: Location, shape: StructType, properties: Mapping[str, st
     now = time.time_ns() // 1_000_000
     info = commit_info("CREATE TABLE", {}, read_version=-1, mark=COMMIT_MARK, now_ms=now, txn_id=uuid.uuid4())
     del info["commitInfo"]["readVersion"]  # there was none
-    schema = shape.jsonValue()
+    schema = shape.json_value()
     configuration = dict(properties)
     if is_mapped(configuration):
         map_fields(schema["fields"], configuration, name_in_files, schema=schema["fields"])

@@ -1,6 +1,4 @@
-"""Rows of a lake table get other values, once: by a commit of our own, or by an UPDATE of Spark where only Spark knows
-what the table has. Both commit as the same transaction.
-"""
+"""Rows of a lake table that get other values, once."""
 
 from __future__ import annotations
 
@@ -9,12 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from dblog_core.delta_writer.changes import Upserted
-from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.update_rows import (
     RowUpdate,
@@ -29,8 +24,7 @@ from dblog_core.model import column_defaults
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_checkpoint, log
-from spark_jobs.delta_tables.column_types import OFFSET, quote, spark_type
-from spark_jobs.delta_tables.session import transaction
+from spark_jobs.delta_tables.column_types import OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +38,12 @@ class RowUpdates:
 
     def fill(self, column: Column, value: Any, offset: int, app: str) -> None:
         """Rows from before an offset get a value, in its JSON form, as transaction `offset` of `app`."""
-
-        def by_spark(table: DeltaTable) -> None:
-            filled = F.lit(value).cast(spark_type(column.type))
-            table.update(F.col(OFFSET) < offset, {quote(column.name): filled})
-
         update = update_older(OFFSET, offset, {column.name: column_defaults.scalar(value, column)})
-        self._update(update, app, offset, by_spark)
+        self._update(update, app, offset)
 
     def disown(self, merged: int, app: str, number: int) -> None:
         """Rows without an offset, or beyond `merged`, get the offset 0, as transaction `number` of `app`."""
-
-        def by_spark(table: DeltaTable) -> None:
-            table.update(F.col(OFFSET).isNull() | (F.col(OFFSET) > merged), {OFFSET: F.lit(0).cast("long")})
-
-        self._update(update_beyond(OFFSET, merged, {OFFSET: pa.scalar(0, pa.int64())}), app, number, by_spark)
+        self._update(update_beyond(OFFSET, merged, {OFFSET: pa.scalar(0, pa.int64())}), app, number)
 
     def fill_variants(self, columns: Sequence[str]) -> None:
         """Rows get the VARIANTs of these JSON columns that they lack."""
@@ -66,16 +51,10 @@ class RowUpdates:
         table = self._open()
         self._note(table, update_rows(table, fill_variants({name: variant_name(name) for name in columns})))
 
-    def _update(self, update: RowUpdate, app: str, number: int, by_spark: Callable[[DeltaTable], None]) -> None:
+    def _update(self, update: RowUpdate, app: str, number: int) -> None:
         self.check()
         table = self._open()
-        try:
-            done = update_rows(table, update, app, number)
-        except TableRefused:
-            with transaction(self.spark, app, number):
-                by_spark(DeltaTable.forPath(self.spark, str(self.path)))
-            return
-        self._note(table, done)
+        self._note(table, update_rows(table, update, app, number))
 
     def _open(self) -> OpenTable:
         return OpenTable(self.path, self.schema.key, order=OFFSET, mark=COMMIT_MARK, check=self.check)

@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import S3Config
-from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_store
 
 T = TypeVar("T")
-_TRANSACTION_APP = "spark.databricks.delta.write.txnAppId"
-_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 """As Hadoop's S3A names what S3 does."""
 
@@ -105,45 +101,6 @@ def settings_of(spark: SparkSession) -> Mapping[str, str]:
     if isinstance(spark, LateSession):
         return spark.settings
     return dict(spark.sparkContext.getConf().getAll())
-
-
-@contextmanager
-def checkpoints_below(spark: SparkSession, directory: Location) -> Iterator[None]:
-    """Within the block `compute_once` keeps rows below `directory`, if executors are other processes than the driver:
-    one that is lost takes what only it has with it."""
-    context = spark.sparkContext
-    if str(context.master).startswith("local"):
-        yield
-        return
-    context.setCheckpointDir(str(directory))
-    checkpoints = context._jsc.sc().getCheckpointDir().get()
-    jvm = context._jvm
-    assert jvm is not None, "the session is one of this process"
-    try:
-        yield
-    finally:
-        path = jvm.org.apache.hadoop.fs.Path(checkpoints)
-        path.getFileSystem(context._jsc.hadoopConfiguration()).delete(path, True)
-
-
-@contextmanager
-def transaction(spark: SparkSession, app: str, number: int) -> Iterator[None]:
-    """Statements within commit to Delta as merge `number` of `app`. One pair covers one statement."""
-    spark.conf.set(_TRANSACTION_APP, app)
-    spark.conf.set(_TRANSACTION_VERSION, str(number))
-    try:
-        yield
-    finally:
-        spark.conf.unset(_TRANSACTION_APP)
-        spark.conf.unset(_TRANSACTION_VERSION)
-
-
-def compute_once(rows: DataFrame) -> DataFrame:
-    """The same rows, for several jobs. A checkpoint, not persist(): Delta refuses a source that turns into a cached one
-    under its hands."""
-    if rows.sparkSession.sparkContext.getCheckpointDir() is None:
-        return rows.localCheckpoint(eager=False)
-    return rows.checkpoint(eager=True)
 
 
 def reach_s3(spark: SparkSession, settings: S3Config) -> None:

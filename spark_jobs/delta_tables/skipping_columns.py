@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import types as t
-
+from dblog_core.model import delta_types as t
 from spark_jobs.delta_tables.column_types import OFFSET, quote
 
 NAMED = "delta.dataSkippingStatsColumns"
@@ -31,9 +30,9 @@ def missing_statistics(shape: t.StructType, key: Sequence[str], properties: Mapp
     late = list[str]()
     early = list[str]()
     for field in shape:
-        before += _leaves(field.dataType)
+        before += _leaves(field.data_type)
         is_needed = field.name == OFFSET or field.name in key
-        if isinstance(field.dataType, _ELIGIBLE) and _is_plain(field.name):
+        if isinstance(field.data_type, _ELIGIBLE) and _is_plain(field.name):
             if first < 0 or before <= first:
                 early.append(field.name)
             elif is_needed:
@@ -48,7 +47,7 @@ def names_others(properties: Mapping[str, str], shape: t.StructType) -> bool:
 
 
 def _leaves(kind: t.DataType) -> int:
-    return sum(_leaves(field.dataType) for field in kind.fields) if isinstance(kind, t.StructType) else 1
+    return sum(_leaves(field.data_type) for field in kind.fields) if isinstance(kind, t.StructType) else 1
 
 
 def _is_plain(name: str) -> bool:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql import types as t
 
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change
 from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns, name_taken, variant_name
+from dblog_core.model import delta_types as t
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
 
@@ -39,7 +39,7 @@ def is_own(field: t.StructField) -> bool:
     again.
     """
     return (
-        isinstance(field.dataType, t.VariantType)
+        isinstance(field.data_type, t.VariantType)
         and field.name.endswith(SUFFIX)
         and not field.name.startswith("_dblog_")
     )

@@ -1,42 +1,24 @@
 """Values as the same values of another type, exactly or not at all: for a lake that keeps its columns as they are.
 
-Cast to the other type and back, a value must be what it was. Spark casts the values of works that Spark folds, Arrow
-those of all others.
+Cast to the other type and back, a value must be what it was.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-from pyspark.sql import types as t
 
 from dblog_core.delta_writer.order_guard import equal_values
 from dblog_core.errors import LakeError
+from dblog_core.model.delta_types import DataType
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import quote_for_shell
 from spark_jobs.delta_tables.column_types import spark_type
 
-_BEYOND_LONG = 2.0**63
 _WHOLE = pa.decimal128(19, 0)
 """Every integer of 64 bits: Arrow casts integers to no decimal of fewer digits, whatever their values are."""
 
 
-def cast_in_spark(
-    value: Column, from_type: t.DataType, to_type: t.DataType, *, table: TableName, name: str, offset: Column
-) -> Column:
-    """The same value as one of the lake's type. Where there is none, the query fails, and says whose it is."""
-    fitted = value.try_cast(to_type)
-    before, behind = _describe_misfit(name, from_type, to_type)
-    message = F.concat(F.lit(before), offset.cast("string"), F.lit(f"{behind}; {_advise_accept(table)}"))
-    same = fitted.try_cast(from_type).eqNullSafe(value)
-    if isinstance(from_type, t.LongType) and isinstance(to_type, t.FloatType | t.DoubleType):
-        # To Spark the float 2^63 is the integer 2^63 - 1.
-        same &= fitted < _BEYOND_LONG
-    return F.when(value.isNull() | same, fitted).otherwise(F.raise_error(message).cast(to_type))
-
-
-def cast_in_arrow(
+def cast_exactly(
     values: pa.ChunkedArray,
     to_type: pa.DataType,
     *,
@@ -80,9 +62,9 @@ def _cast(values: pa.ChunkedArray, to_type: pa.DataType) -> pa.ChunkedArray:
     return values.cast(to_type, safe=not pa.types.is_date(to_type))  # a time of the day is lost, and missed then
 
 
-def _describe_misfit(name: str, from_type: t.DataType, to_type: t.DataType) -> tuple[str, str]:
+def _describe_misfit(name: str, from_type: DataType, to_type: DataType) -> tuple[str, str]:
     """What comes before the offset, and behind it."""
-    types = f" is {from_type.simpleString()}, and fits no {to_type.simpleString()}, which the lake has"
+    types = f" is {from_type.simple_string()}, and fits no {to_type.simple_string()}, which the lake has"
     return f"column {name}: the value at offset ", types
 
 

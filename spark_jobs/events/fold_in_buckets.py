@@ -17,7 +17,7 @@ from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.staging import Staging
 from spark_jobs.events import fold_in_parts
 from spark_jobs.events.event_buckets import Bucket, EventBuckets
-from spark_jobs.events.fold import WITHHOLD
+from spark_jobs.events.folded_rows import WITHHOLD
 from spark_jobs.events.portion_fold import PortionFold
 
 PORTION = 32 << 20

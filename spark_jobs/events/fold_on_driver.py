@@ -12,7 +12,6 @@ from itertools import chain, groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import types as t
 
 from dblog_core.lake.merge_plan import Work, split_at_renames
 from dblog_core.model import column_defaults
@@ -23,9 +22,8 @@ from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef
-from spark_jobs.delta_tables.column_types import key_shape, row_shape
 from spark_jobs.events import exact_casts, fold_unchanged_toast
-from spark_jobs.events.fold import PUT
+from spark_jobs.events.folded_rows import PUT
 from spark_jobs.events.portion_fold import PortionFold, struct_of
 
 MAX_ROWS = 200_000
@@ -56,23 +54,6 @@ def is_small(work: Work) -> bool:
 def has_unchanged_toast(work: Work) -> bool:
     """Whether the log left columns out."""
     return any(f.has_unchanged for f in work.files)
-
-
-def folded_shape(schema: TableSchema) -> t.StructType:
-    """What `fold_work` returns, as Spark has it: the columns of a folded row (`fold`)."""
-    return t.StructType(
-        [
-            t.StructField("key", key_shape(schema)),
-            t.StructField("op", t.StringType()),
-            t.StructField("offset", t.LongType()),
-            t.StructField("position", t.StringType()),
-            t.StructField("commit_time", t.TimestampType()),
-            t.StructField("origin", t.StringType()),
-            t.StructField("inserted", t.BooleanType()),
-            t.StructField("unchanged_toast", t.ArrayType(t.StringType())),
-            t.StructField("row", row_shape(schema)),
-        ]
-    )
 
 
 def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
@@ -328,7 +309,7 @@ def _values(
         if (values := image.get(column.name)) is not None:
             if values.type == column.type or compatibility.is_widening(values.type, column.type):
                 return values.cast(column.type)
-            return exact_casts.cast_in_arrow(values, column.type, table=schema.table, name=column.name, offsets=offsets)
+            return exact_casts.cast_exactly(values, column.type, table=schema.table, name=column.name, offsets=offsets)
         if column.name in constants:
             return pa.chunked_array([pa.repeat(column_defaults.scalar(constants[column.name][1], column), count)])
         return pa.chunked_array([pa.nulls(count, column.type)])

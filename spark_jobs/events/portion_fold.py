@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
-from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.events.fold_unchanged_toast import Flags, mask_unchanged
+from spark_jobs.events.folded_rows import PUT, WITHHOLD
 from spark_jobs.events.portion_walk import PortionWalk
 
 _META = ("offset", "position", "commit_time", "origin")

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pyarrow as pa
-from pyspark.sql import types as t
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import accept_schema
 from dblog_core.lake.merge_plan import Work
+from dblog_core.model import delta_types as t
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -34,7 +34,7 @@ _FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], 
 
 def shape_in_lake(schema: TableSchema, have: t.StructType) -> TableSchema:
     """The shape as the lake has it: its columns that the lake has too, in the lake's types."""
-    lake_types = {f.name: arrow_type(f.dataType) for f in have}
+    lake_types = {f.name: arrow_type(f.data_type) for f in have}
     columns = [TableColumn(c.name, c.source_type, kind) for c in schema.columns if (kind := lake_types.get(c.name))]
     return TableSchema(schema.table, tuple(columns), schema.key)
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
-from pyspark.sql.types import StructField, StructType
 
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties
 from dblog_core.delta_writer.altering.column_mapping import MODE
@@ -30,6 +29,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import HISTORY_AFTER, HISTORY_WHOLE
 from dblog_core.lake.merge_plan import Work
+from dblog_core.model.delta_types import StructField, StructType
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
@@ -38,12 +38,13 @@ from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpoint, key_ranges, log
+from spark_jobs.delta_tables import alter_table, create_table, delta_log_checkpoint, log
 from spark_jobs.delta_tables.column_types import (
     COMMIT_TIME,
     OFFSET,
     OP,
     check_names,
+    has_ends,
     history_shape,
     needs_mapping,
     quote,
@@ -197,12 +198,12 @@ class History:
     def _is_prepared(self, before: Before | None) -> bool:
         """Whether the history is that of the table, has all columns in their types, and says where it begins."""
         fields = orjson.loads(self._table.snapshot.metadata["schemaString"])
-        have = {f.name: f.dataType.simpleString() for f in Described.of(fields, {}).shape}
+        have = {f.name: f.data_type.simple_string() for f in Described.of(fields, {}).shape}
         properties = self._properties()
         return (
             not self._renames
             and alter_table.is_another(properties, self._schema.table) is None
-            and all(have.get(f.name) == f.dataType.simpleString() for f in history_shape(self._schema))
+            and all(have.get(f.name) == f.data_type.simple_string() for f in history_shape(self._schema))
             and (before is None or before.is_in_history or properties.get(AFTER) == str(before.offset))
         )
 
@@ -247,11 +248,11 @@ class History:
         want = history_shape(self._schema)
         changes = alter_table.widen(have.shape, want)
         if changes is None:
-            old = {f.name: f.dataType for f in have.shape}
+            old = {f.name: f.data_type for f in have.shape}
             changed = [
-                f"column {f.name} was {old[f.name].simpleString()} and is {f.dataType.simpleString()}"
+                f"column {f.name} was {old[f.name].simple_string()} and is {f.data_type.simple_string()}"
                 for f in want
-                if not alter_table.is_wider(old.get(f.name, f.dataType), f.dataType, or_equal=True)
+                if not alter_table.is_wider(old.get(f.name, f.data_type), f.data_type, or_equal=True)
             ]
             raise self._cannot_follow(changed)
         if conflicts := alter_table.find_case_conflicts(have.shape.names, self._schema):
@@ -259,7 +260,7 @@ class History:
                 f"column {name} differs from {other} in upper and lower case alone" for name, other in conflicts
             )
         added = [f for f in want if f.name not in have.shape.names]
-        return [*changes, *(AddColumn(f.name, f.dataType.jsonValue()) for f in added)]
+        return [*changes, *(AddColumn(f.name, f.data_type.json_value()) for f in added)]
 
     def _cannot_follow(self, faults: Iterable[str]) -> LakeError:
         return self._refusal(
@@ -274,7 +275,10 @@ class History:
         want = StructType([StructField(names.get(name.lower(), name), kind) for name, kind in kinds.items()])
         if (changes := alter_table.widen(have.shape, want)) is None:
             raise self._cannot_follow(f"column {name} had several types" for name in want.names)
-        return [*changes, *(AddColumn(f.name, f.dataType.jsonValue()) for f in want if f.name not in have.shape.names)]
+        return [
+            *changes,
+            *(AddColumn(f.name, f.data_type.json_value()) for f in want if f.name not in have.shape.names),
+        ]
 
     def _begin_anew(self, before: Before) -> None:
         """Changes up to where the table stood may be missing. A merge that is tried again has said so already."""
@@ -299,7 +303,7 @@ class History:
     def _create(self, before: Before | None) -> None:
         check_names(self._schema)
         keys = zip(self._schema.key, self._schema.key_columns, strict=True)
-        bounded = [OFFSET, COMMIT_TIME, *(quote(name) for name, c in keys if key_ranges.has_ranges(c.type))]
+        bounded = [OFFSET, COMMIT_TIME, *(quote(name) for name, c in keys if has_ends(c.type))]
         properties = {
             APPEND_ONLY: "true",
             delta_log_checkpoint.CLEANS: "false",

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.features import check_rows_readable
@@ -27,6 +26,7 @@ from dblog_core.delta_writer.shape import readable_shape_of
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.vectors import read_vector
 from dblog_core.lake.task_plans import Past
+from dblog_core.model.delta_types import StructType
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
@@ -59,7 +59,7 @@ class HistoryLines:
 
     @property
     def columns(self) -> StructType:
-        return StructType.fromJson(orjson.loads(self._version.metadata["schemaString"]))
+        return StructType.from_json(orjson.loads(self._version.metadata["schemaString"]))
 
     @property
     def renamed_upto(self) -> int:

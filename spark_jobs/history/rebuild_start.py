@@ -7,12 +7,11 @@ at which the table had no row: when it was new, after a reset, or after a TRUNCA
 
 from __future__ import annotations
 
-from pyspark.sql import types as t
-
 from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.task_plans import Past
+from dblog_core.model import delta_types as t
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import alter_table
@@ -70,12 +69,12 @@ def _check_dumps(staging: Staging, table: str, past: Past, *, after: int, upto: 
 
 def _check_shape(have: t.StructType, schema: TableSchema) -> None:
     """A reset may have given the table another shape, which its history has not taken yet; wider types do no harm."""
-    types = {f.name: f.dataType for f in have}
+    types = {f.name: f.data_type for f in have}
     key = types.get(MOVED_FROM)
     if not isinstance(key, t.StructType) or key.names != list(schema.key):
         raise _unusable_history("it is of another key")
     shape = [f for f in row_shape(schema) if f.name in types]
-    if changed := [f.name for f in shape if not alter_table.is_wider(types[f.name], f.dataType, or_equal=True)]:
+    if changed := [f.name for f in shape if not alter_table.is_wider(types[f.name], f.data_type, or_equal=True)]:
         raise _unusable_history(f"another type has {', '.join(changed)}")
 
 

@@ -248,15 +248,9 @@ def _improve(place: Place, tools: Tools, marks: Marks, done: list[str]) -> None:
     TableRefused for a table that we do not write."""
     if (table := _open(tools, place)) is None:
         return
-    before = log.version(place.path)
-    try:
-        with _name_errors(place):
-            table.refresh()
-            _improve_files(place, table, tools.check, marks, done)
-    finally:
-        after = log.version(place.path)
-        if before is not None and after is not None:
-            tools.lake.highest.record_other_commit(place.path, before, after)
+    with _name_errors(place):
+        table.refresh()
+        _improve_files(place, table, tools.check, marks, done)
 
 
 def _improve_files(place: Place, table: OpenTable, check: Callable[[], None], marks: Marks, done: list[str]) -> None:

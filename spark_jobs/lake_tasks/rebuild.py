@@ -25,7 +25,7 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.events import fold_in_parts
 from spark_jobs.events.event_buckets import join_up_to
-from spark_jobs.events.fold import PUT
+from spark_jobs.events.folded_rows import PUT
 from spark_jobs.history import rebuild_start
 from spark_jobs.lake_tasks import answered_table, refold
 from spark_jobs.lake_tasks.context import Done, Tools

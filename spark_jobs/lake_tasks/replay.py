@@ -24,9 +24,9 @@ from dblog_core.model.events import DELETE
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 from spark_jobs.events import fold_in_parts
-from spark_jobs.events.fold import WITHHOLD
 from spark_jobs.events.fold_in_buckets import SpooledParts
 from spark_jobs.events.fold_unchanged_toast import number_keys
+from spark_jobs.events.folded_rows import WITHHOLD
 from spark_jobs.events.portion_fold import struct_of
 from spark_jobs.lake_tasks import answered_table, refold
 from spark_jobs.lake_tasks.context import Done, Tools

@@ -47,7 +47,6 @@ def answer_commits(
             table.prepare()
         if judged.has_rows:
             table.disown(merged, newest)
-        table.forget_keys()
         after = newest
         commit = None
         newest = table.version()

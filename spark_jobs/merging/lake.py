@@ -9,14 +9,14 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
 
 from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.errors import LakeError
-from dblog_core.lake.carrier_choice import choose_carrier
+from dblog_core.lake.carrier_choice import NO_EXECUTORS, Choice, choose_carrier
 from dblog_core.lake.json_variants import check_variants
 from dblog_core.lake.lake_status import TableStatus, history_location, history_name, link_encoded_name, table_location
 from dblog_core.lake.merge_plan import Span, Work
+from dblog_core.model.delta_types import StructType
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
@@ -24,7 +24,6 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import column_types, variants
 from spark_jobs.delta_tables.alter_table import DroppedColumns
 from spark_jobs.delta_tables.column_types import arrow_type, check_follows
-from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.events import schema_policy
 from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging.lake_table import LakeTable
@@ -39,7 +38,6 @@ class Lake:
 
     location: Location
     app: str
-    highest: Highest = field(default_factory=Highest)
     history: bool = False
     drop_columns: bool = False
     check: Callable[[], None] = lambda: None
@@ -59,13 +57,13 @@ class Lake:
     settled: set[Location] = field(default_factory=set)
     """Tables whose VARIANT columns and deletion vectors are known to be as they are wanted."""
 
+    def choose_carrier(self, work: Work) -> Choice:
+        """Who carries the work."""
+        return choose_carrier(work.rows, NO_EXECUTORS if self.spread is None else self.spread.means)
+
     def spreads(self, work: Work) -> bool:
         """Whether executors carry the work."""
-        return (
-            self.spread is not None
-            and self.open_tables is not None
-            and choose_carrier(work.rows, self.spread.means).is_spread
-        )
+        return self.choose_carrier(work).is_spread
 
     def table(
         self,
@@ -84,7 +82,6 @@ class Lake:
             location,
             schema,
             app=app,
-            highest=self.highest,
             check=self.check,
             dropped=dropped,
             renames=renames,
@@ -194,4 +191,4 @@ class Lake:
 
 
 def _kind(have: StructType, name: str) -> pa.DataType | None:
-    return arrow_type(have[name].dataType) if name in have.names else None
+    return arrow_type(have[name].data_type) if name in have.names else None

@@ -10,9 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 
 import pyarrow as pa
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.altering.alterations import (
     AddColumn,
@@ -31,6 +29,7 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
 from dblog_core.lake.merge_plan import Work
+from dblog_core.model.delta_types import StructType
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
@@ -52,17 +51,14 @@ from spark_jobs.delta_tables.column_types import (
     lake_shape,
     needs_mapping,
 )  # fmt: skip
-from spark_jobs.delta_tables.highest_keys import Highest
 from spark_jobs.delta_tables.row_updates import RowUpdates
-from spark_jobs.delta_tables.session import transaction
+from spark_jobs.delta_tables.session import settings_of
 from spark_jobs.delta_tables.shaped_table import Described, ShapedTable
 from spark_jobs.delta_tables.skipping_columns import NAMED, missing_statistics, names_others
 from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.spreading.write_spread import Spread, SpreadOutcome, write_spread
-from spark_jobs.merging.with_spark import delta_merge
-from spark_jobs.merging.with_spark.batch import Batch
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -77,7 +73,6 @@ class LakeTable:
         schema: TableSchema,
         *,
         app: str,
-        highest: Highest | None = None,
         check: Callable[[], None] = lambda: None,
         dropped: DroppedColumns | None = None,
         renames: Renames | None = None,
@@ -100,7 +95,6 @@ class LakeTable:
         self._app = app
         self._shaped = ShapedTable(spark, path, check)
         self._updates = RowUpdates(spark, path, schema, check)
-        self._highest = highest or Highest()
         self.committed: int | None = None
         """The version that `upsert` has made."""
 
@@ -199,8 +193,8 @@ class LakeTable:
         self._shaped.alter(lambda have: [SetProperties(values)])
 
     def _check_provenance(self, shape: StructType) -> None:
-        have = {f.name: f.dataType for f in shape}
-        if lost := [f.name for f in PROVENANCE if have.get(f.name) != f.dataType]:
+        have = {f.name: f.data_type for f in shape}
+        if lost := [f.name for f in PROVENANCE if have.get(f.name) != f.data_type]:
             raise LakeError(
                 f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
                 where=str(self.path),
@@ -211,10 +205,6 @@ class LakeTable:
         """Has rows without an offset, or beyond `merged`, count as older than all our rows. `number`: the version that
         had them."""
         self._updates.disown(merged, f"{self._app}:others", number)
-
-    def forget_keys(self) -> None:
-        """Forgets what is remembered of the table's keys: another program may have added some."""
-        self._highest.forget(self.path)
 
     def replace(self, rows: Iterable[pa.Table], number: int, tables: OpenTables, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole, in this shape, as merge `number` in place of all that the table
@@ -232,11 +222,10 @@ class LakeTable:
             for part in rows:
                 yield mark_and_append.changes_of(part, self._schema, have, where, merged=0).rows
 
-        fields = shape.jsonValue()["fields"]
+        fields = shape.json_value()["fields"]
         replacement = Replacement(fields, plan, new_rows)
         self._commit(tables, lambda table, app: replace_rows(table, replacement, app, number))
         self._settled.discard(self.path)
-        self.forget_keys()
 
     def _plan_replacement(self, have: Mapping[str, str], shape: StructType, *, renamed: int) -> list[Change]:
         """The properties of a table of this shape, where the key may be another one. `have`: those of now."""
@@ -279,20 +268,12 @@ class LakeTable:
         properties |= missing_statistics(shape, self._schema.key, {})
         if needs_mapping(self._schema):
             properties[MODE] = "name"
-        if self._is_plain(shape):
-            return create_table.create_table(self.path, shape, properties)
-        builder = DeltaTable.createIfNotExists(self._spark).location(str(self.path)).addColumns(shape)
-        for name, value in properties.items():
-            builder = builder.property(name, value)
-        builder.execute()
-        return True
-
-    def _is_plain(self, shape: StructType) -> bool:
-        """Whether the table is made without Spark: it has nothing that Delta alone knows to describe."""
-        return create_table.is_place_empty(self.path) and not create_table.has_default_properties(self._spark)
-
-    def rows(self) -> DataFrame:
-        return self._spark.read.format("delta").load(str(self.path))
+        if not create_table.is_place_empty(self.path):
+            raise LakeError(
+                "the table's place has files, and no Delta log", where=str(self.path), fix="move the directory away"
+            )
+        defaults = create_table.default_properties(settings_of(self._spark))
+        return create_table.create_table(self.path, shape, {**defaults, **properties})
 
     def remove(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
         """Rows go by `commit`, which gets our name (None: it has found none)."""
@@ -314,21 +295,6 @@ class LakeTable:
     def newest_merge(self) -> int | None:
         """The newest merge that has committed here."""
         return log.newest_transaction(self.path, self._app)
-
-    def merge(self, batch: Batch, number: int, *, broadcast: bool, mending: bool = False) -> dict[str, int]:
-        """Commits the batch as merge `number`, and looks whether it is there. Returns rows by what became of them.
-
-        `mending`: rows that the lake has of the same offset are not trusted either.
-        """
-        log.check_unused(self.path, self._app, number)
-        before = self._newest()
-        appended = not mending and self._has_none_of(batch, before)
-        self.check()
-        with transaction(self._spark, self._app, number):
-            counts = self._append(batch) if appended else self._merge(batch, broadcast=broadcast, mending=mending)
-        log.check_committed(self.path, self._app, number)
-        self._highest.record_batch(self.path, before, self._newest(), self._schema, batch.ranges)
-        return counts
 
     def upsert(
         self,
@@ -403,25 +369,3 @@ class LakeTable:
         if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
             tables.checkpoints.ask(self._spark, self.path)
         return done
-
-    def _newest(self) -> int:
-        """The version of a table that is there."""
-        if (version := self.version()) is None:
-            raise LakeError("the table's Delta log is gone", where=str(self.path), fix="restore it from a backup")
-        return version
-
-    def _has_none_of(self, batch: Batch, version: int) -> bool:
-        """Whether the table is certain to hold no key of the batch: then there is nothing to compare."""
-        if version == 0:  # just made
-            return True
-        if not batch.births or batch.deletes or batch.has_unchanged_toast:
-            return False
-        return self._highest.all_above(self.path, version, self.rows(), self._schema, batch.ranges)
-
-    def _append(self, batch: Batch) -> dict[str, int]:
-        return delta_merge.append_batch(self.path, batch, self._schema, have=self.rows().schema)
-
-    def _merge(self, batch: Batch, *, broadcast: bool, mending: bool) -> dict[str, int]:
-        table = DeltaTable.forPath(self._spark, str(self.path))
-        have = self.rows().schema
-        return delta_merge.merge_batch(table, batch, self._schema, have=have, broadcast=broadcast, mending=mending)

@@ -42,10 +42,10 @@ from spark_jobs.delta_tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, PO
 from spark_jobs.delta_tables.delta_log_checkpoint import Checkpoints
 from spark_jobs.delta_tables.shaped_table import Described
 from spark_jobs.events import fold_in_parts
-from spark_jobs.events.fold import PUT, WITHHOLD
 from spark_jobs.events.fold_in_buckets import SpooledParts
 from spark_jobs.events.fold_unchanged_toast import mask_unchanged
 from spark_jobs.events.fold_without_spark import FoldedRows
+from spark_jobs.events.folded_rows import PUT, WITHHOLD
 
 MEMORY = 512 << 20
 """Bytes that the indexes of all tables take; what a table has beyond its own share lies on disk (`KeyIndex`)."""

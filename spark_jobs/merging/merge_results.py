@@ -23,7 +23,7 @@ class Applied:
     `awaits`: the full dump that was requested for the values of new columns, or for damaged rows. `commit`: the CRC-32
     of the commit of `version`. `damage`: what another program has done to rows of the table; a full dump brings them
     that begins at or after the offset `damaged_at`. `ignored`: the columns of its newest shape
-    that the lake leaves out; None where it has taken that shape.
+    that the lake leaves out; None where it has taken that shape. `carrier`: who has carried the rows, and why.
     """
 
     table: str
@@ -50,6 +50,7 @@ class Applied:
     told_version: int | None = None
     told_commit: int | None = None
     history_gap: str | None = None
+    carrier: str | None = None
 
     @classmethod
     def of(cls, work: Work, written: Written, *, withheld: int) -> Self:

@@ -141,6 +141,7 @@ class TableMerge:
             # What was committed before a crash may have been so without history, which is on since.
             told=history is not None and (not committed or history.newest_offset() >= span.offset),
             ignored=self._ignored_columns(work, lake),
+            carrier=self._lake.choose_carrier(work).reason if work.rows else None,
             commit=None if version is None else log.commit_sum(lake.path, version),
             damage=damage,
             damaged_at=damaged_at,

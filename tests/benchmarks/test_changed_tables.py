@@ -74,7 +74,7 @@ def _create(place: Location, schema: TableSchema) -> None:
     metadata = {
         "id": str(schema.table),
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": lake_shape(schema).json(),
+        "schemaString": orjson.dumps(lake_shape(schema).json_value()).decode(),
         "partitionColumns": [],
         "configuration": configuration,
     }

@@ -140,12 +140,19 @@ class SegmentBuilder:
         offset = self.next()
         self._marks.append(LogMark(offset, op, str(of.table), f"p{offset}", offset * 1_000_000, **more))
 
-    def chunk(self, schema: TableSchema, rows: Sequence[Row], *, evicted: Sequence[int] = (), dump: str = "d1") -> int:
+    def chunk(
+        self,
+        schema: TableSchema,
+        rows: Sequence[Row] | pa.RecordBatch,
+        *,
+        evicted: Sequence[int] = (),
+        dump: str = "d1",
+    ) -> int:
         if str(schema.table) not in self._newest:
             self._know(schema)
         first = self.next(len(rows))
-        batch = pa.RecordBatch.from_pylist(list(rows), schema=schema.arrow)
-        file = self.staging.write_chunk(f"{dump}/0", f"{first}", batch)
+        of_rows = rows if isinstance(rows, pa.RecordBatch) else pa.RecordBatch.from_pylist(list(rows), schema.arrow)
+        file = self.staging.write_chunk(f"{dump}/0", f"{first}", of_rows)
         self._chunks.append(
             ChunkRef(
                 str(schema.table),

@@ -32,8 +32,8 @@ from dblog_core.delta_writer.features import reader_features, writer_features
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.lake.lake_status import lake_at
-from spark_jobs.delta_tables.shaped_table import statements
 from tests.duckdb_reader import read_delta
+from tests.spark.alter_statements import statements
 
 KEY = {"type": "struct", "fields": [{"name": "k", "type": "integer", "nullable": True, "metadata": {}}]}
 MAPPING = SetProperties({"delta.columnMapping.mode": "name"})

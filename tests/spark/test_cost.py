@@ -15,12 +15,11 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from dblog_core.lake import merge_plan
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.events import fold, fold_on_driver, staged_events
+from spark_jobs.events import fold_on_driver
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -68,44 +67,6 @@ def _odd_rows(dice: random.Random, codes: str) -> Row:
         ),
         "ratio": dice.choice((None, 0.1, float("inf"), -0.0)),
     }
-
-
-def test_the_driver_folds_as_spark_does(lake: TestLake) -> None:
-    """Every op, types with odd values, chunks with evicted rows, two shapes, and rows below a truncate."""
-    dice = random.Random(5)
-    build = lake.build
-    build.create(ODD, _odd_rows(dice, "a"))
-    for _ in range(200):
-        kind = dice.choice("cuudr")
-        row = _odd_rows(dice, "aäAßz")
-        if kind == "d":
-            build.delete(ODD, {n: row[n] for n in ODD.key})
-        else:
-            build.line(ODD, kind, after=row, origin="dump" if kind == "r" else "log")
-        if dice.random() < 0.05:
-            build.seal()
-    build.truncate(ODD)
-    for _ in range(30):
-        build.create(ODD, _odd_rows(dice, "aäAßz"))
-    keys = {(r["day"], r["code"]): r for r in (_odd_rows(dice, "xy") for _ in range(6))}
-    build.chunk(ODD, list(keys.values()), evicted=[0, 2])
-    build.schema(NEWER)
-    for _ in range(20):
-        build.update(NEWER, {**_odd_rows(dice, "aäAßz"), "v": dice.choice((None, "new"))})
-    build.seal()
-    work = merge_plan.plan_works(lake.staging.manifests(), lambda table: 0)[str(ODD.table)]
-    assert work.last_truncate and fold_on_driver.is_small(work)
-    folded_on_driver = fold_on_driver.fold_work(lake.staging, work, NEWER)
-    assert folded_on_driver is not None
-    folded_on_spark = fold.last_rows(staged_events.read_events(lake.spark, lake.staging, work, NEWER)).toArrow()
-    driver_rows = lake.spark.createDataFrame(folded_on_driver, fold_on_driver.folded_shape(NEWER)).toArrow()
-
-    def rows(table: pa.Table) -> list[Any]:
-        return sorted(
-            ({**r, "row": None} if r["op"] == "d" else r for r in table.to_pylist()), key=lambda r: r["offset"]
-        )
-
-    assert len(folded_on_driver) > 10 and rows(driver_rows) == rows(folded_on_spark)
 
 
 @contextmanager

@@ -9,8 +9,7 @@ from dblog_core.clock import SystemClock
 from dblog_core.lake import merge_plan
 from dblog_core.staging import segment
 from dblog_core.staging.compaction import Compactor
-from dblog_core.staging.spilled_rows import remove_spilled
-from spark_jobs.events import fold_on_driver, staged_events
+from spark_jobs.events import fold_on_driver
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.unit.staged import root_of
@@ -38,9 +37,10 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
     assert not (root_of(lake.staging) / "manifests" / f"{STOOD + 1:020d}.json").exists()
     work = merge_plan.plan_works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
     read = [
-        row.offset for row in staged_events.read_events(lake.spark, lake.staging, work, T).select("offset").collect()
+        offset
+        for events in fold_on_driver.read_events(lake.staging, work, T)
+        for offset in events["offset"].to_pylist()
     ]
-    remove_spilled(lake.staging, work.files)
     assert sorted(read) == list(range(2 * STOOD + 1, 37))
     folded_on_driver = fold_on_driver.fold_work(lake.staging, work, T)
     assert folded_on_driver is not None and min(folded_on_driver["offset"].to_pylist()) == 2 * STOOD + 1

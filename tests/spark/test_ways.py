@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +14,13 @@ from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType as SparkShape
 
 from dblog_core.delta_writer.keys import key_index
+from dblog_core.model.delta_types import StructType
 from dblog_core.model.schema import TableSchema
+from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
 from spark_jobs.events import event_buckets, fold_in_parts, fold_on_driver
 from spark_jobs.merging import deleted_rows, mark_and_append
@@ -99,6 +104,15 @@ def note_lake(merge: Callable[..., list[Merged]], merging: list[TestLake]) -> Ca
     return merge_noted
 
 
+def _create_by_delta(spark: SparkSession, path: Location, shape: StructType, properties: Mapping[str, str]) -> bool:
+    columns = SparkShape.fromJson(shape.json_value())
+    builder = DeltaTable.createIfNotExists(spark).location(str(path)).addColumns(columns)
+    for name, value in properties.items():
+        builder = builder.property(name, value)
+    builder.execute()
+    return True
+
+
 @pytest.mark.parametrize(("form", "vectors"), [(ODD, True), (ODD, False), (T, False), (MAPPED, False), (MAPPED, True)])
 def test_a_table_that_is_made_without_spark_is_what_delta_makes(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch, form: TableSchema, vectors: bool
@@ -106,7 +120,7 @@ def test_a_table_that_is_made_without_spark_is_what_delta_makes(
     made = []
     for name, by_delta in (("ours", False), ("deltas", True)):
         if by_delta:
-            monkeypatch.setattr(create_table, "has_default_properties", lambda spark: True)
+            monkeypatch.setattr(create_table, "create_table", partial(_create_by_delta, lake.spark))
         shape = table(name, **{column.name: column.type for column in form.columns}, key=form.key)
         LakeTable(lake.spark, lake.table(shape), shape, app="made", vectors=vectors).prepare()
         detail = DeltaTable.forPath(lake.spark, str(lake.table(shape))).detail().collect()[0].asDict()

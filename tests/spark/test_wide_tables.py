@@ -10,7 +10,7 @@ import pytest
 from delta.tables import DeltaTable
 
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta_tables import create_table, log
+from spark_jobs.delta_tables import log
 from spark_jobs.merging import deleted_rows
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
@@ -58,11 +58,7 @@ def test_the_key_and_the_offset_have_statistics_wherever_they_stand(lake: TestLa
     assert [(each["id"], each["c39"]) for each in lake.rows(schema)] == [(0, 0), (1, 7)]
 
 
-@pytest.mark.parametrize("by_delta", [False, True])
-def test_both_ways_of_making_a_table_name_the_same_columns(
-    lake: TestLake, monkeypatch: pytest.MonkeyPatch, by_delta: bool
-) -> None:
-    monkeypatch.setattr(create_table, "has_default_properties", lambda spark: by_delta)
+def test_a_new_table_names_the_columns_with_statistics(lake: TestLake) -> None:
     schema = wide(**{"a `tick`, and a comma": pa.int32(), "a b": pa.string()})
     LakeTable(lake.spark, lake.table(schema), schema, app="made").prepare()
     named = properties(lake, schema)[STATISTICS].split(",")
@@ -112,7 +108,9 @@ def test_a_table_grows_wide_and_begins_anew(lake: TestLake) -> None:
     for number, shape in enumerate((narrow, grown, narrow), 1):
         made = LakeTable(lake.spark, path, shape, app="anew")
         made.replace([], number, OpenTables())
-        assert [field.name for field in made.rows().schema][: len(shape.columns)] == [c.name for c in shape.columns]
+        assert [field.name for field in lake.spark.read.format("delta").load(str(path)).schema][
+            : len(shape.columns)
+        ] == [c.name for c in shape.columns]
         assert (STATISTICS in properties(lake, shape)) == (shape is grown) and made.is_settled(None)
 
 

@@ -16,19 +16,24 @@ from dblog_core.interfaces import Json
 FIRST_PROTOCOL: Json = {"minReaderVersion": 1, "minWriterVersion": 2}
 """That of a table that needs no feature: every reader and writer knows it."""
 LOCAL_TIMES = "timestampNtz"
+CHANGE_FEED = "changeDataFeed"
+"""Of writers alone."""
 _MAPPING = "columnMapping"
 _BY_TYPE = {"timestamp_ntz": LOCAL_TIMES, "variant": "variantType"}
 _BY_PROPERTY = {"delta.enableDeletionVectors": "deletionVectors", "delta.enableTypeWidening": "typeWidening"}
 
 
 def find_needed_features(metadata: Json) -> list[str]:
-    """Those that the table's columns and properties need, by their names; readers need each of them too."""
+    """Those that the table's columns and properties need, by their names; readers need each of them too, but for
+    CHANGE_FEED."""
     configuration = metadata.get("configuration") or {}
     needed = [feature for name, feature in _BY_PROPERTY.items() if configuration.get(name) == "true"]
     if is_mapped(configuration):
         needed.append(_MAPPING)
     fields = list(all_fields(orjson.loads(metadata["schemaString"])["fields"]))
     needed += [feature for kind, feature in _BY_TYPE.items() if any(_has_type(field["type"], kind) for field in fields)]
+    if configuration.get("delta.enableChangeDataFeed") == "true":
+        needed.append(CHANGE_FEED)
     return needed
 
 
@@ -36,12 +41,18 @@ def enable_features(protocol: Json, needed: Collection[str]) -> Json:
     """The protocol with these features, for readers and writers, and those that it has; the same object where it has
     them."""
     features_now = reader_features(protocol), writer_features(protocol)
-    if all(feature in features for features in features_now for feature in needed):
+    of_readers = [feature for feature in needed if feature != CHANGE_FEED]
+    lacking = [
+        [f for f in those if f not in features]
+        for those, features in zip((of_readers, needed), features_now, strict=True)
+    ]
+    if not any(lacking):
         return protocol
     # What a version of the times before names implies is named from then on (PROTOCOL.md, "Table Features").
-    for_readers, for_writers = ([*features, *(f for f in needed if f not in features)] for features in features_now)
+    for_readers, for_writers = ([*features, *more] for features, more in zip(features_now, lacking, strict=True))
     # As Delta has it: readers of the times before names know a mapping of columns.
     version = READER_VERSION if set(for_readers) - {_MAPPING} or protocol["minReaderVersion"] == READER_VERSION else 2
+    version = version if for_readers else 1
     named = {"readerFeatures": for_readers} if version == READER_VERSION else {}
     return {
         "minReaderVersion": version,

@@ -44,7 +44,7 @@ from dblog_core.storage.location import Location
 from spark_jobs.delta_tables.column_types import OFFSET
 from spark_jobs.events import fold_on_driver
 from spark_jobs.events.event_buckets import Chains, join_up_to
-from spark_jobs.events.fold import WITHHOLD
+from spark_jobs.events.folded_rows import WITHHOLD
 from spark_jobs.events.key_buckets import KeyRanges, bucket_numbers, split_by_number
 from spark_jobs.events.portion_fold import PortionFold
 from spark_jobs.merging import mark_and_append

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
@@ -102,6 +103,6 @@ def test_a_table_has_rows_up_to_the_lowest_offset_of_its_files(tmp_path: Path) -
 
 def test_a_table_that_maps_its_columns_leaves_those_of_other_tables_alone(tmp_path: Path) -> None:
     """The columns of provenance are the same objects in the shape of every table."""
-    before = lake_shape(PLAIN).json()
+    before = orjson.dumps(lake_shape(PLAIN).json_value()).decode()
     assert create_table(Table(tmp_path / "mapped").location(), lake_shape(MAPPED), {"delta.columnMapping.mode": "name"})
-    assert lake_shape(PLAIN).json() == before and "columnMapping" not in before
+    assert orjson.dumps(lake_shape(PLAIN).json_value()).decode() == before and "columnMapping" not in before

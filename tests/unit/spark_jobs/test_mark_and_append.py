@@ -12,7 +12,7 @@ import pytest
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError, LeaseLost
 from spark_jobs.delta_tables.column_types import OFFSET
-from spark_jobs.events.fold import PUT, WITHHOLD
+from spark_jobs.events.folded_rows import PUT, WITHHOLD
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.worlds import SHAPE, Oracle

@@ -19,8 +19,8 @@ from dblog_core.rows import table_spool
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile
 from spark_jobs.events import event_buckets, fold_in_buckets, fold_on_driver
-from spark_jobs.events.fold import WITHHOLD
 from spark_jobs.events.fold_in_buckets import SpooledParts
+from spark_jobs.events.folded_rows import WITHHOLD
 from tests.spark.segments import SegmentBuilder, table
 from tests.spark.worlds import SHAPE, Oracle
 from tests.unit.delta_writer.tables import check_log, commit_of, newest

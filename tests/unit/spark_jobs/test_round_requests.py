@@ -68,7 +68,7 @@ class Tables:
         self.build.seal()
         for schema in self.schemas:
             self.staging.put_schema(schema)
-            _create(self.place(schema), lake_shape(schema).json(), str(schema.table))
+            _create(self.place(schema), orjson.dumps(lake_shape(schema).json_value()).decode(), str(schema.table))
         _create(own_directory(location) / "cuts", _cut_shape(), "cuts", old=True)
         tables = {
             str(schema.table): TableStatus(State.OK, None, 1, self.build.offset, version=0, schema=schema.fingerprint)

@@ -12,7 +12,7 @@ import pytest
 
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableName
-from spark_jobs.events.exact_casts import cast_in_arrow
+from spark_jobs.events.exact_casts import cast_exactly
 
 D = Decimal
 BEFORE_1970, LAST_DAY, MIDNIGHT = dt.datetime(1969, 12, 31), dt.datetime(9999, 12, 31), dt.datetime(2024, 1, 1)  # noqa: DTZ001
@@ -48,7 +48,7 @@ def cast(values: list[Any], from_type: pa.DataType, to_type: pa.DataType, *, fir
     halves = [pa.array(values[i::2], from_type) for i in range(2)]
     column = pa.chunked_array(halves, from_type)
     offsets = pa.array(range(first, first + len(values)), pa.int64())
-    cast_values = cast_in_arrow(column, to_type, table=TABLE, name="n", offsets=offsets)
+    cast_values = cast_exactly(column, to_type, table=TABLE, name="n", offsets=offsets)
     assert cast_values.type == to_type
     back: list[Any] = cast_values.to_pylist()
     return back
@@ -85,7 +85,7 @@ def test_the_first_value_that_does_not_fit_is_named(soak_seed: int) -> None:
         values = pa.chunked_array([[300 if i in wrong else i for i in range(count)]], pa.int64())
         offsets = pa.chunked_array([pa.array([1000 + 3 * i for i in range(count)], pa.int64())])
         with pytest.raises(LakeError) as raised:
-            cast_in_arrow(values, pa.int8(), table=TABLE, name="n", offsets=offsets)
+            cast_exactly(values, pa.int8(), table=TABLE, name="n", offsets=offsets)
         at = 1000 + 3 * wrong[0]
         assert str(raised.value) == (
             f"shop.t: column n: the value at offset {at} is bigint, and fits no tinyint, which the lake has\n"
