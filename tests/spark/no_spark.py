@@ -1,23 +1,22 @@
-"""A session of Spark that fails a test as soon as anything is asked of it."""
+"""A session of Spark that fails a test as soon as it is to start."""
 
 from __future__ import annotations
 
-from typing import Any
-from unittest import mock
+from typing import NoReturn
+
+from spark_jobs.delta_tables.session import LateSession
 
 
 class SparkAsked(BaseException):
     """Something was asked of Spark."""
 
 
-class NoSpark:
+class NoSpark(LateSession):
     """A session of which nothing may be asked."""
 
     def __init__(self) -> None:
-        self.conf = mock.Mock()
+        super().__init__(_refuse, {})
 
-    def newSession(self) -> NoSpark:  # noqa: N802  # Spark's own name
-        return self
 
-    def __getattr__(self, name: str) -> Any:
-        raise SparkAsked(name)
+def _refuse() -> NoReturn:
+    raise SparkAsked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -13,7 +12,6 @@ from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, read_status
 from dblog_core.maintenance.retention_needs import of_lake
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
@@ -24,9 +22,8 @@ OTHER = table("other", id=pa.int64())
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[TestLake]:
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-        yield made
+    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    yield made
 
 
 def _merge(lake: TestLake) -> None:

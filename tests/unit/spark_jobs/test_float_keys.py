@@ -8,7 +8,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,6 @@ import pytest
 from dblog_core.lake.lake_status import history_location
 from dblog_core.model.values import Key, key_from_json, key_of, key_text
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
@@ -33,8 +31,7 @@ VALUES = (0.0, -0.0, NAN, OTHER_NAN, 1.5, math.inf, -math.inf)
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
     """What a process asks of Spark where it makes a table."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield
+    yield
 
 
 @pytest.fixture(params=["at once", "in parts"])

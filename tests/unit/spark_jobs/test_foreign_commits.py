@@ -19,7 +19,7 @@ from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import create_table, log
+from spark_jobs.delta_tables import log
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.views import LakeAtCut
 from tests.spark.lakes import TestLake
@@ -35,10 +35,9 @@ OFFSET = "_dblog_offset"
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[TestLake]:
     """Without vectors, so that delta-rs writes its tables too: it is the other program."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-        made.vectors = False
-        yield made
+    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    made.vectors = False
+    yield made
 
 
 def _create(lake: TestLake, *numbers: int, value: str = "old") -> None:

@@ -16,7 +16,6 @@ from dblog_core.delta_writer.rewriting import unseen_rows
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows import table_spool
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from spark_jobs.merging import deleted_rows
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.no_spark import NoSpark
@@ -29,10 +28,9 @@ PAIRS = table("pairs", key=("a", "b"), a=pa.int32(), b=pa.string(), v=pa.string(
 @pytest.fixture(params=[True, False], ids=["vectors", "copies"])
 def lake(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestLake]:
     monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-        made.vectors = request.param
-        yield made
+    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    made.vectors = request.param
+    yield made
 
 
 def merge(lake: TestLake) -> None:

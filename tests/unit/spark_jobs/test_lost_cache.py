@@ -6,7 +6,6 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -14,7 +13,6 @@ import pytest
 from dblog_core.lake.lake_status import State, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.lakes import TestLake
@@ -98,15 +96,14 @@ def test_a_lost_or_older_cache_costs_nothing_but_time(
     monkeypatch.setattr(mark_and_append, "_KEPT_ROWS", 0)
     # All of an index is on the disk, as that of a large table is.
     monkeypatch.setattr(OpenTables.__init__, "__kwdefaults__", {"memory": 0})
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        world = World(tmp_path, vectors=vectors)
-        for _ in range(3):
-            world.change_and_merge()
-        assert len(list(world.cache.glob("*/*.run"))) >= 2
-        shutil.copytree(world.cache, tmp_path / "copy")
-        for _ in range(3):
-            world.change_and_merge()
-        lose(world, tmp_path / "copy")
-        for _ in range(3):
-            world.change_and_merge()
-            world.check()
+    world = World(tmp_path, vectors=vectors)
+    for _ in range(3):
+        world.change_and_merge()
+    assert len(list(world.cache.glob("*/*.run"))) >= 2
+    shutil.copytree(world.cache, tmp_path / "copy")
+    for _ in range(3):
+        world.change_and_merge()
+    lose(world, tmp_path / "copy")
+    for _ in range(3):
+        world.change_and_merge()
+        world.check()

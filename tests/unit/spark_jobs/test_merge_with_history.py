@@ -20,7 +20,6 @@ from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from spark_jobs.history import history_lines
 from spark_jobs.lake_tasks import maintain
 from tests.spark.faults import Points, count_points, rounds
@@ -39,8 +38,7 @@ KINDS = tuple(f"{when} {write}" for write in WRITES for when in ("before", "afte
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
     """What a process asks of Spark where it makes a table."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield
+    yield
 
 
 class World:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from spark_jobs.events import fold_in_parts, fold_on_driver
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
@@ -26,8 +24,7 @@ FAR = 2**40
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
     """What a process asks of Spark where it makes a table."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield
+    yield
 
 
 @pytest.fixture(params=[False, True], ids=["", "history"])

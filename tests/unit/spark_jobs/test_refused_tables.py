@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
 import orjson
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pytest
 
 from dblog_core.lake.lake_status import State, read_status, read_table
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
@@ -35,8 +33,7 @@ REFUSED = {
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[TestLake]:
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    yield TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
 
 
 def alter(lake: TestLake, change: Callable[[dict[str, str]], None], protocol: dict[str, object] | None) -> None:

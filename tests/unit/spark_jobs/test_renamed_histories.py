@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from dblog_core.lake.lake_status import history_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from spark_jobs.events import event_buckets, fold_on_driver
 from spark_jobs.history import history_lines
 from tests.duckdb_reader import read_delta
@@ -28,8 +26,7 @@ THIRD = table("t", key=("no",), no=pa.int64(), big=pa.string(), doc=pa.string(),
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
     """What a process asks of Spark where it makes a table."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield
+    yield
 
 
 @pytest.fixture(params=["at once", "in parts"])

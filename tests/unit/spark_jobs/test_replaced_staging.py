@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from unittest import mock
 
 import orjson
 import pyarrow as pa
@@ -14,7 +13,6 @@ import pytest
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import read_status
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from tests.spark.lakes import TestLake
 from tests.spark.no_spark import NoSpark
 from tests.spark.segments import SegmentBuilder, table
@@ -25,8 +23,7 @@ T = table("t", id=pa.int64(), v=pa.string())
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
     """What a process asks of Spark where it makes a table."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield
+    yield
 
 
 @pytest.fixture

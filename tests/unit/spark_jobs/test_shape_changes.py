@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from tests.duckdb_reader import read_delta
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
@@ -27,8 +25,7 @@ MOST_POINTS = 60
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
     """What a process asks of Spark where it makes a table."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield
+    yield
 
 
 def start_lake(path: Path, *, vectors: bool) -> TestLake:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,6 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core.model.values import Key
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table
 from spark_jobs.merging.merge_results import Applied
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
@@ -37,8 +35,7 @@ Rows = dict[Key, dict[str, Any]]
 @pytest.fixture(autouse=True)
 def properties_of_new_tables() -> Iterator[None]:
     """What a process asks of Spark where it makes a table."""
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        yield
+    yield
 
 
 def make_lake(path: Path, *, vectors: bool = True, history: bool = False) -> TestLake:

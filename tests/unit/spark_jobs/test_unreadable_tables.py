@@ -14,7 +14,7 @@ from dblog_core.errors import LakeError, StagingUnavailable
 from dblog_core.lake.cuts import cuts_location, find_cut
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import create_table, log
+from spark_jobs.delta_tables import log
 from spark_jobs.lake_tasks import maintain
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.merging.table_states import read_lake
@@ -28,12 +28,11 @@ BROKEN = TABLES[1]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[TestLake]:
-    with mock.patch.object(create_table, "has_default_properties", return_value=False):
-        made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-        made.history = True
-        _create(made, 1)
-        made.merge_well()
-        yield made
+    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    made.history = True
+    _create(made, 1)
+    made.merge_well()
+    yield made
 
 
 def _create(lake: TestLake, number: int) -> None:

@@ -25,7 +25,6 @@ from dblog_core.maintenance.schedule import TableSize
 from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_state
-from spark_jobs.delta_tables import create_table
 from spark_jobs.lake_tasks import file_upkeep, kept_log, maintain, registry
 from spark_jobs.merge import Job
 from spark_jobs.merge_rounds import Merger
@@ -89,7 +88,6 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(create_table, "has_default_properties", lambda spark: False)
     world = World(tmp_path)
     monkeypatch.setattr(maintain, "_maintain", world.maintain)
     return world
