@@ -1,4 +1,4 @@
-"""Works of a few MiB, read, checked and folded on the driver with Arrow: no Spark job comes before their MERGE.
+"""Works of a few MiB, read, checked and folded on the driver with Arrow.
 
 The fold is that of `fold.last_rows`: the last event of each key; or, where the log left columns out, that of
 `fold.column_by_column` with the changes of key resolved (`portion_fold`).
@@ -28,7 +28,7 @@ from spark_jobs.events.portion_fold import PortionFold, struct_of
 
 MAX_ROWS = 200_000
 MAX_BYTES = 16 << 20
-"""Of the files, which are compressed; what they hold is measured against MAX_DECODED before it goes to Spark."""
+"""Of the files, which are compressed; what they hold is measured against MAX_DECODED."""
 
 MAX_DECODED = 96 << 20
 

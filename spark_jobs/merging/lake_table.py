@@ -1,6 +1,6 @@
-"""The Delta tables: made, widened, and changed by one MERGE a span, exactly once by Delta's transaction versions.
+"""The Delta tables: made, widened, and changed by one commit a span, exactly once by Delta's transaction versions.
 
-Every statement is also guarded by offsets, so that applying one again changes nothing.
+Every commit is also guarded by offsets, so that applying one again changes nothing.
 """
 
 from __future__ import annotations
