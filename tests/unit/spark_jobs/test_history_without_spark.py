@@ -293,6 +293,28 @@ def test_a_later_row_of_the_old_key_has_no_value_for_a_row_that_moved_away(lake_
     assert (moved["v1"], moved["unchanged"]) == (value, ["v"] if value is None else None)
 
 
+def test_a_moved_row_takes_what_the_only_event_of_its_old_key_says() -> None:
+    schema = table("t", id=pa.int64(), v=pa.string(), big=pa.string())
+    rows = pa.table({"id": [1], "v": ["lake"], "big": ["big"], OFFSET: [14]})
+    before = LakeBefore(lambda keys, names: (rows, np.flatnonzero(keys[0].to_numpy() == 1)), [], 15)
+    changes = pa.table(
+        {
+            "offset": pa.array([16, 17], pa.int64()),
+            "op": ["u", "c"],
+            "origin": ["log", "log"],
+            "unchanged": pa.array([["big"], ["v", "big"]], pa.list_(pa.string())),
+            "moved": [False, True],
+            "k0": pa.array([1, 2], pa.int64()),
+            "m0": pa.array([None, 1], pa.int64()),
+            "v0": pa.array([1, 2], pa.int64()),
+            "v1": pa.array(["newer", None], pa.string()),
+            "v2": pa.nulls(2, pa.string()),
+        }
+    )
+    filled = FormerValues(schema, [], before).fill(changes).to_pylist()
+    assert [(row["v1"], row["v2"], row["unchanged"]) for row in filled] == [("newer", "big", None)] * 2
+
+
 def test_rows_are_taken_from_a_table_that_takes_no_writes_of_ours(world: World, soak_seed: int) -> None:
     world.lake.source.dump_chunk()
     world.lake.source.build.seal()

@@ -21,6 +21,7 @@ from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.history import history_lines
+from dblog_core.staging.manifest import LogMark
 from spark_jobs.lake_tasks import maintain
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
@@ -260,6 +261,26 @@ def test_a_history_that_is_altered_while_lines_are_made_gets_them_in_its_new_sha
         lake.merge_well()
     assert len(looked) == 2
     assert [key for _, _, key, *_ in lines_of(lake, ITEMS)] == [1, 2]
+
+
+def test_ghosts_are_told_once_however_many_parts_their_keys_come_in(tmp_path: Path) -> None:
+    lake = lake_at(tmp_path)
+    lake.build.create(ITEMS, {"id": 1, "v": "v", "big": "b"})
+    lake.build.seal()
+    lake.merge_well()
+    mark = LogMark(9, "f", str(ITEMS.table), "p9", 0, dump="d1")
+    for _ in range(2):
+        history = lake.merger()._lake.open_history(lake.spark, ITEMS)
+        history.append_ghosts((pa.table({"id": pa.array(keys, pa.int64())}) for keys in ([3, 4], [], [5])), mark)
+    assert lines_of(lake, ITEMS)[1:] == [(9, "d", key, None, None, ["v", "big"]) for key in (3, 4, 5)]
+    history.append_ghosts([pa.table({"id": pa.array([], pa.int64())})], LogMark(10, "f", str(ITEMS.table), "p10", 0))
+    path = history_location(lake.location, ITEMS.table)
+    newest, *_ = DeltaTable(str(path)).history(1)
+    assert newest["version"] == 2, "no ghost is no commit"
+    told = [row for row in read_rows(Path(str(path))) if row["_dblog_op"] == "d"]
+    assert {(row["_dblog_origin"], row["_dblog_position"], row["_dblog_transaction"]) for row in told} == {
+        ("dump", "p9", None)
+    }
 
 
 @pytest.mark.thorough
