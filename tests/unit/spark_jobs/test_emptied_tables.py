@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,9 +20,8 @@ OTHER = table("other", id=pa.int64())
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[TestLake]:
-    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
-    yield made
+def lake(tmp_path: Path) -> TestLake:
+    return TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
 
 
 def _merge(lake: TestLake) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,12 +25,6 @@ RATIOS = table("ratios", id=pa.float64(), v=pa.string(), big=pa.string())
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0123))[0]
 NAN = float("nan")
 VALUES = (0.0, -0.0, NAN, OTHER_NAN, 1.5, math.inf, -math.inf)
-
-
-@pytest.fixture(autouse=True)
-def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table."""
-    yield
 
 
 @pytest.fixture(params=["at once", "in parts"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,11 +32,11 @@ OFFSET = "_dblog_offset"
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[TestLake]:
+def lake(tmp_path: Path) -> TestLake:
     """Without vectors, so that delta-rs writes its tables too: it is the other program."""
     made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
     made.vectors = False
-    yield made
+    return made
 
 
 def _create(lake: TestLake, *numbers: int, value: str = "old") -> None:

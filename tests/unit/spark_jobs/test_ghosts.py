@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,11 +25,11 @@ PAIRS = table("pairs", key=("a", "b"), a=pa.int32(), b=pa.string(), v=pa.string(
 
 
 @pytest.fixture(params=[True, False], ids=["vectors", "copies"])
-def lake(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestLake]:
+def lake(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TestLake:
     monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
     made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
     made.vectors = request.param
-    yield made
+    return made
 
 
 def merge(lake: TestLake) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.history import history_lines
 from dblog_core.staging.manifest import LogMark
+from spark_jobs.history import history_lines
 from spark_jobs.lake_tasks import maintain
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
@@ -34,12 +34,6 @@ from tests.unit.spark_jobs.test_history_without_spark import read_rows
 WORLDS = 6
 WRITES = ("history", "history table", "version", "new rows", "mark")
 KINDS = tuple(f"{when} {write}" for write in WRITES for when in ("before", "after"))
-
-
-@pytest.fixture(autouse=True)
-def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table."""
-    yield
 
 
 class World:

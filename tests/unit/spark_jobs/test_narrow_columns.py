@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,12 +18,6 @@ from tests.unit.spark_jobs.test_history_without_spark import read_rows
 NARROW = table("t", id=pa.int64(), n=pa.int32(), v=pa.string(), big=pa.string())
 WIDE = table("t", id=pa.int64(), n=pa.int64(), v=pa.string(), big=pa.string())
 FAR = 2**40
-
-
-@pytest.fixture(autouse=True)
-def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table."""
-    yield
 
 
 @pytest.fixture(params=[False, True], ids=["", "history"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -32,8 +32,8 @@ REFUSED = {
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[TestLake]:
-    yield TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+def lake(tmp_path: Path) -> TestLake:
+    return TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
 
 
 def alter(lake: TestLake, change: Callable[[dict[str, str]], None], protocol: dict[str, object] | None) -> None:

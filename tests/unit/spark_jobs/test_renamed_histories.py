@@ -23,12 +23,6 @@ SECOND = table("t", id=pa.int64(), y=pa.string(), x=pa.int64(), big=pa.string())
 THIRD = table("t", key=("no",), no=pa.int64(), big=pa.string(), doc=pa.string(), x=pa.int64(), c=pa.int32())
 
 
-@pytest.fixture(autouse=True)
-def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table."""
-    yield
-
-
 @pytest.fixture(params=["at once", "in parts"])
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the lines of a merge are made."""

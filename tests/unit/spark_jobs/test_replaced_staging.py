@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -18,12 +17,6 @@ from tests.spark.no_spark import NoSpark
 from tests.spark.segments import SegmentBuilder, table
 
 T = table("t", id=pa.int64(), v=pa.string())
-
-
-@pytest.fixture(autouse=True)
-def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table."""
-    yield
 
 
 @pytest.fixture

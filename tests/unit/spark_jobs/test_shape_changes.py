@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,6 @@ BEFORE = table("t", id=pa.int64(), a=pa.string(), b=pa.int64(), n=pa.int32(), go
 AFTER = table("t", key=("no",), no=pa.int64(), b=pa.string(), a=pa.int64(), n=pa.int64(), c=pa.int32())
 KINDS = tuple(f"{when} {write}" for write in ("version", "new rows", "vectors") for when in ("before", "after"))
 MOST_POINTS = 60
-
-
-@pytest.fixture(autouse=True)
-def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table."""
-    yield
 
 
 def start_lake(path: Path, *, vectors: bool) -> TestLake:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,6 @@ KINDS = tuple(
     for when in ("before", "after")
 )
 Rows = dict[Key, dict[str, Any]]
-
-
-@pytest.fixture(autouse=True)
-def properties_of_new_tables() -> Iterator[None]:
-    """What a process asks of Spark where it makes a table."""
-    yield
 
 
 def make_lake(path: Path, *, vectors: bool = True, history: bool = False) -> TestLake:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -27,12 +27,12 @@ BROKEN = TABLES[1]
 
 
 @pytest.fixture
-def lake(tmp_path: Path) -> Iterator[TestLake]:
+def lake(tmp_path: Path) -> TestLake:
     made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
     made.history = True
     _create(made, 1)
     made.merge_well()
-    yield made
+    return made
 
 
 def _create(lake: TestLake, number: int) -> None:
