@@ -50,7 +50,7 @@ _FEED = "changeDataFeed"
 _WRITABLE = _READABLE | {
     "allowColumnDefaults",  # a value is written in every column, so no default is due
     "appendOnly",
-    _FEED,  # readers derive it from vectors that grow and files that come (`check_writable`)
+    _FEED,  # readers derive it from vectors that grow and files that come, or `rewriting.change_files` writes it
     "checkConstraints",
     CLUSTERING,  # binds who chooses which rows share a file, and which columns have statistics
     _PROTECTION,  # left by DROP FEATURE: it binds who removes the log, and no commit (`protects_log`)
@@ -154,9 +154,6 @@ def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     _check_settings(metadata, where)
     if is_on(metadata, _APPEND_ONLY):
         raise refusal(where, "it takes appended rows alone", unset(where, _APPEND_ONLY))
-    # Without vectors rows that stay are written again, and a reader of the feed would take them for changes.
-    if is_on(metadata, CHANGE_DATA_FEED) and not takes_vectors(protocol, metadata):
-        raise refusal(where, "its change data feed is on, and its deletion vectors are not")
 
 
 def check_appendable(protocol: Json, metadata: Json, where: str) -> None:

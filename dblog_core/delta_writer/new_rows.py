@@ -22,13 +22,15 @@ _NO_ID = -1
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """A written file: its action, and the key columns of its rows (None: they are many). `plan`: a digest of which rows
-    of the changes are in it, and of the metadata that it was written for."""
+    of the changes are in it, and of the metadata that it was written for; `is_update`: which of its rows replace an
+    older one."""
 
     plan: bytes
     name: str
     size: int
     addition: Json
     keys: pa.Table | None
+    is_update: Flags
 
 
 def row_ids(table: OpenTable, shape: Shape, hits: Sequence[Hits], puts: Flags) -> pa.Array:
@@ -44,25 +46,27 @@ def row_ids(table: OpenTable, shape: Shape, hits: Sequence[Hits], puts: Flags) -
 
 
 def write_new_rows(
-    table: OpenTable, rows: pa.Table, shape: Shape, plan: bytes, before: Sequence[NewFile]
+    table: OpenTable, rows: pa.Table, is_update: Flags, shape: Shape, plan: bytes, before: Sequence[NewFile]
 ) -> list[NewFile]:
     """The files of the rows, which the digest `plan` tells from others; the files `before`, of an earlier plan, where
-    they have the same rows and are still there."""
+    they have the same rows and are still there. `is_update`: which rows replace an older one."""
     # Others' commits have us plan again; the same rows need no other files.
     if before and all(file.plan == plan and table.files.exists(file.name) for file in before):
         return list(before)
     written = []
     for partition, numbers in split_rows(rows, shape.partitions, str(table.files)):
         of_partition = rows.take(pa.array(numbers)) if partition else rows
-        written.append(_write_file(table, of_partition, partition, shape, plan))
+        written.append(_write_file(table, of_partition, is_update[numbers], partition, shape, plan))
     return written
 
 
-def _write_file(table: OpenTable, rows: pa.Table, partition: Partition, shape: Shape, plan: bytes) -> NewFile:
+def _write_file(
+    table: OpenTable, rows: pa.Table, is_update: Flags, partition: Partition, shape: Shape, plan: bytes
+) -> NewFile:
     configuration = table.snapshot.metadata.get("configuration") or {}
     where = str(table.files)
     file = data_file(rows, shape.with_row_ids(), configuration, table.new_id(), where=where, partition=partition)
     table.create(file.name, file.data)
     addition = file.addition(now_ms=table.now_ms(), data_change=True)
     keys = file.rows.select([shape[name].physical for name in table.keys])
-    return NewFile(plan, file.name, file.data.size, addition, keys)
+    return NewFile(plan, file.name, file.data.size, addition, keys, is_update)

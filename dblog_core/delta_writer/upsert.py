@@ -37,6 +37,7 @@ from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.new_rows import NewFile, row_ids, write_new_rows
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
+from dblog_core.delta_writer.rewriting.change_files import is_fed, write_changes
 from dblog_core.delta_writer.rewriting.copy_on_write import Copies
 from dblog_core.delta_writer.rewriting.older_rows import OlderRows, find_older
 from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows, take_places
@@ -66,8 +67,8 @@ class Overtaken(LakeError):
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """`rows`: those of the changes, with the values that they keep (`has_unchanged_toast`: some do); `hits`: the
-    table's rows that go; `former`: dead rows of the keys of which none is left; `puts`: the rows that come; `unknown`:
-    those that would, and keep a value that nobody has.
+    table's rows that go; `former`: dead rows of the keys of which none is left; `puts`: the rows that come; `updates`:
+    those of them whose key has a row; `unknown`: those that would come, and keep a value that nobody has.
     """
 
     rows: pa.Table
@@ -75,6 +76,7 @@ class _Plan:
     hits: list[Hits]
     former: list[Hits]
     puts: Flags
+    updates: Flags
     unknown: Flags
     counts: Upserted
 
@@ -99,8 +101,8 @@ class Draft:
             if len(hit.rows):
                 old = self.old_rows_of(hit.file)
                 old.parts.append(hit.rows)
+                old.updated.append(hit.rows[plan.puts[hit.change_numbers]])
                 self.loose_places += len(hit.rows)
-                old.replaced += int(plan.puts[hit.change_numbers].sum())
         for hit in plan.former:
             if len(hit.rows):
                 self.old_rows_of(hit.file).former += len(hit.rows)
@@ -172,6 +174,7 @@ def upsert(
         try:
             draft = plan_parts(table, parts, shape, written, below)
             old_files = take_old_rows(table, draft.old_rows.values(), copies)
+            feed = write_changes(table, old_files, draft.new_files)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
                 raise
@@ -179,7 +182,7 @@ def upsert(
         # Before the commit: a crash in between has a dump requested too many, and never one too few.
         if draft.unknown:
             withhold(np.concatenate(draft.unknown))
-        if commit_draft(table, draft, old_files, app, number):
+        if commit_draft(table, draft, old_files, feed, app, number):
             return draft.counts
     raise overtaken_error(table, attempts)
 
@@ -206,9 +209,10 @@ def commit_files(
     actions of files that are written; `rows`: of the batch that they come from."""
     draft = Draft(counts, rows)
     for addition in additions:
-        draft.add_file(NewFile(b"", str(addition["path"]), int(addition["size"]), addition, keys=None))
+        nothing = np.zeros(0, np.bool_)
+        draft.add_file(NewFile(b"", str(addition["path"]), int(addition["size"]), addition, None, nothing))
     old_files = take_places(table, grown, all_replaced=not counts.deleted)
-    return commit_draft(table, draft, old_files, app, number)
+    return commit_draft(table, draft, old_files, write_changes(table, old_files, draft.new_files), app, number)
 
 
 def commit_deletes(
@@ -335,7 +339,7 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRo
         rows = rows.append_column(shape.row_id, row_ids(table, shape, hits, puts))
     old = [hit.of(wins) for hit in hits]
     former = [hit.of(wins & ~puts) for hit in dead]
-    return _Plan(rows, bool(changes.unchanged_toast), old, former, puts, unknown, counts)
+    return _Plan(rows, bool(changes.unchanged_toast), old, former, puts, puts & is_in_table, unknown, counts)
 
 
 def _find_other_lives(table: OpenTable, changes: Changes, shape: Shape, hits: Sequence[Hits]) -> Flags:
@@ -351,17 +355,22 @@ def _write_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, befo
     # Kept values and ids come from the table: another version may have others.
     of_version = plan.has_unchanged_toast or shape.row_id is not None
     about = f"{table.snapshot.version if of_version else ''} {table.snapshot.metadata}"
-    digest = hashlib.blake2b(numbers[plan.puts].tobytes() + about.encode(), digest_size=16).digest()
+    is_update = plan.updates[plan.puts]
+    digest = hashlib.blake2b(numbers[plan.puts].tobytes() + about.encode(), digest_size=16)
+    if is_fed(table):
+        digest.update(is_update.tobytes())
     rows = plan.rows if plan.puts.all() else plan.rows.filter(pa.array(plan.puts))
-    return write_new_rows(table, rows, shape, digest, before)
+    return write_new_rows(table, rows, is_update, shape, digest.digest(), before)
 
 
-def commit_draft(table: OpenTable, draft: Draft, old: OldFiles, app: str, number: int) -> bool:
+def commit_draft(table: OpenTable, draft: Draft, old: OldFiles, feed: Sequence[Json], app: str, number: int) -> bool:
+    """`feed`: the actions of its change data."""
     now = table.now_ms()
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += old.actions(now)
     actions += [{"add": file.addition} for file in draft.new_files]
+    actions += feed
     shape = table.shape()
     if not table.commit("MERGE" if draft.rows else "DELETE", _metrics(draft, old), actions):
         return False

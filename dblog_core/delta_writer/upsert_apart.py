@@ -15,6 +15,7 @@ from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.new_rows import NewFile
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.change_files import write_changes
 from dblog_core.delta_writer.rewriting.older_rows import OlderRows, find_older
 from dblog_core.delta_writer.rewriting.touched_files import take_old_rows
 from dblog_core.delta_writer.shape import Shape
@@ -24,36 +25,49 @@ from dblog_core.interfaces import Json
 
 @dataclass(frozen=True, slots=True)
 class RowsThatGo:
-    """Rows of a file that go: their numbers, as a vector encodes them; how many of them have a new row of their key;
-    and how many rows of keys that go were dead before."""
+    """Rows of a file that go, and those of them that have a new row of their key: their numbers, as a vector encodes
+    them; and how many rows of keys that go were dead before."""
 
     path: str
     numbers: bytes
-    replaced: int
+    updated: bytes
     former: int
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """The `add` action of a file, and which of its rows replace an older one: a bit for each."""
+
+    addition: Json
+    rows: int
+    is_update: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedKeys:
-    """The plan of the changes of some keys. `rows`: how many changes they are; `additions`: the `add` actions of the
-    files that their new rows are in."""
+    """The plan of the changes of some keys. `rows`: how many changes they are; `files`: those of their new rows."""
 
     counts: Upserted
     rows: int
     going: tuple[RowsThatGo, ...]
-    additions: tuple[Json, ...]
+    files: tuple[WrittenFile, ...]
 
 
 def plan_keys(table: OpenTable, changes: Changes, shape: Shape) -> tuple[PlannedKeys, list[Rows]]:
     """The plan of these changes in the table's snapshot, and the numbers of those whose row has a value that nobody
     knows. Writes the new rows. Raises as `upsert`."""
     draft = plan_parts(table, [changes], shape, {}, None)
-    going = [
-        RowsThatGo(path, RowSet().with_rows(_joined(old.parts)).encode(), old.replaced, old.former)
+    for old in draft.old_rows.values():
+        old.pack()
+    going = tuple(
+        RowsThatGo(path, old.packed.encode(), old.packed_updated.encode(), old.former)
         for path, old in draft.old_rows.items()
-    ]
-    additions = tuple(file.addition for file in draft.new_files)
-    return PlannedKeys(draft.counts, draft.rows, tuple(going), additions), draft.unknown
+    )
+    files = tuple(
+        WrittenFile(file.addition, len(file.is_update), np.packbits(file.is_update).tobytes())
+        for file in draft.new_files
+    )
+    return PlannedKeys(draft.counts, draft.rows, going, files), draft.unknown
 
 
 def commit_planned(
@@ -67,17 +81,15 @@ def commit_planned(
     for plan in planned:
         draft.rows += plan.rows
         draft.counts = draft.counts.plus(plan.counts)
-        for addition in plan.additions:
-            draft.add_file(NewFile(b"", str(addition["path"]), int(addition["size"]), addition, keys=None))
+        for file in plan.files:
+            is_update = np.unpackbits(np.frombuffer(file.is_update, np.uint8), count=file.rows).astype(np.bool_)
+            name, size = str(file.addition["path"]), int(file.addition["size"])
+            draft.add_file(NewFile(b"", name, size, file.addition, None, is_update))
         for going in plan.going:
             old = draft.old_rows_of(table.snapshot.files[going.path])
-            rows = RowSet.decode(going.numbers).rows()
-            old.parts += [rows] if len(rows) else []
-            old.replaced += going.replaced
+            old.packed = old.packed.with_rows(RowSet.decode(going.numbers).rows())
+            old.packed_updated = old.packed_updated.with_rows(RowSet.decode(going.updated).rows())
             old.former += going.former
     old_files = take_old_rows(table, draft.old_rows.values(), {})
-    return draft.counts if commit_draft(table, draft, old_files, app, number) else None
-
-
-def _joined(parts: list[Rows]) -> Rows:
-    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    feed = write_changes(table, old_files, draft.new_files)
+    return draft.counts if commit_draft(table, draft, old_files, feed, app, number) else None

@@ -6,12 +6,14 @@ import re
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
+from dblog_core.delta_writer.rewriting.update_rows import RowUpdate, update_rows
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.model.schema import TableSchema
@@ -268,6 +270,44 @@ def test_the_change_data_feed_has_the_rows_of_a_merge(marked_table: Model) -> No
     marked_table.merge_well()
     changed = [(kind, number) for _, kind, number, _, _ in _changes(marked_table, version + 1)]
     assert changed == [("delete", 1), ("delete", 7), ("insert", 1)]
+
+
+def test_the_change_data_feed_of_a_table_without_vectors_has_the_rows_of_a_merge(lake: TestLake) -> None:
+    lake.vectors = False
+    model = Model(lake, is_left_open=True)
+    model.sql(TAKEN["a change data feed"])
+    old = {number: dict(row) for number, row in model.rows.items()}
+    model.put(2, "b")
+    model.put(4, None, keeps_v=True)
+    model.put(7, "new")
+    model.delete(3)
+    model.merge_well()
+    version = _status(lake).version
+    assert version is not None and model.engine == "dblog"
+    assert _changes(model, version) == sorted(
+        [
+            (version, "delete", 3, "a", old[3]["n"]),
+            (version, "insert", 7, "new", model.rows[7]["n"]),
+            *((version, "update_preimage", n, "a", old[n]["n"]) for n in (2, 4)),
+            *((version, "update_postimage", n, model.rows[n]["v"], model.rows[n]["n"]) for n in (2, 4)),
+        ],
+        key=repr,
+    )
+    model.put(8, "new")
+    model.merge_well()
+    assert [change[1:3] for change in _changes(model, version + 1)] == [("insert", 8)], "no file was copied"
+    table = OpenTable(lake.table(T), ("id",), order=OFFSET, mark=COMMIT_MARK)
+    assert join_files(table) > 1
+    version = table.snapshot.version
+    assert _changes(model, version) == [], "files were joined, and no row has changed"
+    update_rows(table, RowUpdate({"v": pa.scalar("filled")}, ["id"], lambda rows: pc.equal(rows["id"], 2)), "app", 1)
+    last = [
+        (version + 1, kind, 2, v, model.rows[2]["n"])
+        for kind, v in (("update_postimage", "filled"), ("update_preimage", "b"))
+    ]
+    assert _changes(model, version + 1) == last
+    model.rows[2]["v"] = "filled"
+    model.check()
 
 
 @pytest.mark.parametrize("by", ["v", "n", "id", "v, id"])

@@ -26,16 +26,17 @@ from dblog_core.interfaces import Json
 
 @dataclass(slots=True)
 class OldRows:
-    """The rows of a file that go. `replaced`: so many of them have a new row of their key; `former`: so many rows of
+    """The rows of a file that go. `updated`: those of them that have a new row of their key; `former`: so many rows of
     keys that go were dead before; `older`: the file's dead rows with those that go whatever their key is, where there
     are some."""
 
     file: LiveFile
     parts: list[Rows] = field(default_factory=list)
+    updated: list[Rows] = field(default_factory=list)
     packed: RowSet = field(default_factory=RowSet)
+    packed_updated: RowSet = field(default_factory=RowSet)
     """The rows of earlier parts, which take a bit or two bytes each in place of eight."""
     older: RowSet | None = None
-    replaced: int = 0
     former: int = 0
 
     @property
@@ -44,25 +45,31 @@ class OldRows:
         return bool(self.parts or len(self.packed)) or self.older is not None
 
     def pack(self) -> None:
+        """Has the rows take less memory."""
         if self.parts:
             self.packed = self.packed.with_rows(np.concatenate(self.parts))
             self.parts = []
+        if self.updated:
+            self.packed_updated = self.packed_updated.with_rows(np.concatenate(self.updated))
+            self.updated = []
 
     @property
     def all_replaced(self) -> int:
         """How many of the file's dead rows are replaced ones then. One that was deleted before, and not replaced, may
         be among the former ones: too few are safe, they are purged too soon."""
-        return max(self.file.replaced_count + self.replaced - self.former, 0)
+        return max(self.file.replaced_count + len(self.packed_updated) + sum(map(len, self.updated)) - self.former, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class TouchedFile:
-    """A file with rows that go: how many it has, all those that are dead then, and how many of these were replaced."""
+    """A file with rows that go: how many it has, all those that are dead then, and how many of these were replaced;
+    `updated`: the rows that go now and have a new row of their key."""
 
     file: LiveFile
     rows: int
     dead: RowSet
     replaced: int
+    updated: RowSet = field(default_factory=RowSet)
 
     @property
     def has_left(self) -> bool:
@@ -141,9 +148,10 @@ def _write(table: OpenTable, touched: list[TouchedFile], tagged: Sequence[Json],
 
 def _touch(table: OpenTable, old: OldRows) -> TouchedFile:
     dead = table.dead_rows(old.file) if old.older is None else old.older
-    if old.parts or len(old.packed):
-        dead = dead.with_rows(np.concatenate([*old.parts, old.packed.rows()]))
-    return TouchedFile(old.file, stored_count(table.files, old.file, dead), dead, old.all_replaced)
+    if old.is_touched:
+        old.pack()
+        dead = dead.with_rows(old.packed.rows()) if len(old.packed) else dead
+    return TouchedFile(old.file, stored_count(table.files, old.file, dead), dead, old.all_replaced, old.packed_updated)
 
 
 def _tag(old: OldRows) -> Json:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TypeAlias
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,9 @@ from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.data_file import StoredFile
-from dblog_core.delta_writer.features import CHANGE_DATA_FEED, is_on, refusal
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
+from dblog_core.delta_writer.rewriting.change_files import AFTER, BEFORE, ChangeFiles, is_fed
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source, partition_of
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
@@ -117,10 +118,12 @@ def shift_orders(table: OpenTable) -> RowUpdate:
 
 @dataclass(frozen=True, slots=True)
 class _Updated:
-    """What stands in place of a file. `files`: none where no row of it lives; `rows`: how many of them changed."""
+    """What stands in place of a file. `files`: none where no row of it lives; `rows`: how many of them changed;
+    `changes`: the actions of the change data feed."""
 
     files: Sequence[StoredFile]
     rows: int
+    changes: Sequence[Json]
 
 
 _Written = dict[tuple[str, str | None], _Updated]
@@ -141,8 +144,6 @@ def update_rows(table: OpenTable, update: RowUpdate, app: str | None = None, num
         shape = table.refresh()
         if app is not None and table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
-        if is_on(table.snapshot.metadata, CHANGE_DATA_FEED):
-            raise refusal(str(table.files), "its change data feed is on, and files are written again with other rows")
         if table.snapshot.metadata != metadata:  # files of another shape are of no use
             written = {}
             metadata = table.snapshot.metadata
@@ -174,7 +175,7 @@ def _update_file(
     place = live.path, unique_id(live.vector)
     earlier = written.get(place)
     # A VACUUM of somebody else may have taken a file that no version names yet.
-    if earlier is not None and all(table.files.exists(file.name) for file in earlier.files):
+    if earlier is not None and all(map(table.files.exists, _names(earlier))):
         return earlier
     if not update.may_choose(_stated_orders(live, shape[table.order].physical)):
         return None
@@ -190,8 +191,27 @@ def _update_file(
     # The keys of many rows are read when a merge needs them.
     files = tuple(replace(file, keys=None) for file in plan.carry_out(table.check).files)
     table.rewritten_bytes += sum(file.size for file in files)
-    written[place] = _Updated(files, count)
+    written[place] = _Updated(files, count, _write_changes(table, live, shape, update))
     return written[place]
+
+
+def _names(updated: _Updated) -> list[str]:
+    return [*(file.name for file in updated.files), *(unquote(each["cdc"]["path"]) for each in updated.changes)]
+
+
+def _write_changes(table: OpenTable, live: LiveFile, shape: Shape, update: RowUpdate) -> list[Json]:
+    """The file's rows that change, before and after, for a reader of the change data feed."""
+    if not is_fed(table):
+        return []
+    feed = ChangeFiles(table)
+    dead = table.dead_rows(live)
+    for first, rows in row_stretches(table.files, live, shape, shape.names):
+        alive = pa.array(~dead.contains(np.arange(first, first + len(rows))))
+        before = rows.filter(pc.and_(update.chooses(rows), alive))
+        after = _change(before, replace(shape, tracking=()), update)
+        for part, kind in ((before, BEFORE), (after, AFTER)):
+            feed.add(part, pa.repeat(kind, len(part)), partition_of(live))
+    return feed.actions()
 
 
 def _change(rows: pa.Table, shape: Shape, update: RowUpdate) -> pa.Table:
@@ -233,6 +253,7 @@ def _commit(
     actions: list[Json] = [] if app is None else [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += [removal(live, now_ms=now, data_change=True) for live, _ in replaced]
     actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in files]
+    actions += [action for _, updated in replaced for action in updated.changes]
     metrics = {
         "numUpdatedRows": count,
         "numCopiedRows": sum(file.count for file in files) - count,

@@ -140,7 +140,7 @@ class Table:
         schema = schema_string(table.fields, mapped=mapped)
         features = TRACKED_FEATURES if table.tracked else ()
         conf |= TRACKED_CONF if table.tracked else {}
-        conf |= {"delta.enableChangeDataFeed": "true"} if table.tracked and table.vectors else {}
+        conf |= {"delta.enableChangeDataFeed": "true"} if table.tracked else {}
         about = metadata(schema, **conf)
         about["metaData"]["partitionColumns"] = list(table.partitions)
         info = {"commitInfo": {"timestamp": 1, "inCommitTimestamp": 1, "operation": "CREATE TABLE"}}

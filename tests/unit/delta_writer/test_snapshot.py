@@ -270,10 +270,6 @@ def test_a_protocol_that_is_not_known_is_refused(table: Table, what: str) -> Non
     ("configuration", "reason"),
     [
         ({"delta.appendOnly": "true"}, "appended rows alone"),
-        (
-            {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "false"},
-            "its change data feed is on, and its deletion vectors are not",
-        ),
         ({"delta.enableRowTracking": "true"}, "its rows are tracked, and its property .*RowIdColumnName is missing"),
         ({"delta.constraints.positive": "id > 0"}, "constraint positive"),
         ({"delta.columnMapping.mode": "magic"}, "column mapping is magic"),

@@ -16,7 +16,7 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.errors import LakeError
 from spark_jobs.delta_tables.unneeded_files import find_needed, nearest_readable_version, remove_unneeded
 from tests.unit.delta_writer.rivals import RIVALS
-from tests.unit.delta_writer.tables import Row, Table, newest, row, write_commit
+from tests.unit.delta_writer.tables import Row, Table, metadata, newest, protocol, row, schema_string, write_commit
 
 DAY = 86_400
 _LEFT_OUT = ("vacuums", "truncates")  # the first takes what we should
@@ -115,6 +115,25 @@ def test_change_data_of_a_kept_version_stays(table: Table) -> None:
     age(table)
     assert remove(table, since) == 1
     assert (table.path / "_change_data" / "kept.parquet").exists()
+
+
+def test_the_feed_behind_the_oldest_version_is_read_and_older_change_data_goes(tmp_path: Path) -> None:
+    """That of the oldest version, too: it has rows that were deleted before."""
+    table = Table.create_at(tmp_path, vectors=False)
+    conf = {"delta.enableDeletionVectors": "false", "delta.enableChangeDataFeed": "true"}
+    features = protocol("changeDataFeed", vectors=False)
+    write_commit(table.path, 1, features, metadata(schema_string(table.fields), **conf))
+    writer = table.writer()
+    table.merge(writer, [row(n) for n in range(10)])
+    for step in range(3):
+        table.merge(writer, [row(step, "new", offset=step)])
+    age(table)
+    before = {path for path in data_files(table) if path.startswith("_change_data")}
+    assert len(before) == 3 and remove(table, 4) > 0
+    assert len(before & data_files(table)) == 1
+    feed = pa.table(DeltaTable(str(table.path)).load_cdf(starting_version=5))
+    kinds = sorted(zip(feed["_commit_version"].to_pylist(), feed["_change_type"].to_pylist(), strict=True))
+    assert kinds == [(5, "update_postimage"), (5, "update_preimage")]
 
 
 def test_nothing_goes_where_the_log_cannot_tell(table: Table) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from dblog_core.delta_writer.altering.alterations import AddColumn, SetProperties, WidenColumn
 from dblog_core.delta_writer.altering.altered_table import AlteredTable
-from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.rewriting import rewrite
 from dblog_core.delta_writer.rewriting.update_rows import shift_orders, update_beyond, update_older, update_rows
 from dblog_core.errors import LeaseLost, StagingUnavailable
@@ -178,11 +177,3 @@ def test_a_tracked_row_keeps_its_id_and_has_the_version_of_its_change(tmp_path: 
     table.check()
     tracked = read_tracked(table.path, table.fields, table.keys)
     assert {key[0]: version for key, _, version in tracked} == {key: 2 if key % 9 < 4 else 1 for key in range(20)}
-
-
-def test_a_change_data_feed_would_show_rows_that_are_copied(tmp_path: Path) -> None:
-    table = Table.create_at(tmp_path, tracked=True)
-    table.merge(table.writer(), [row(1, offset=1)])
-    with pytest.raises(TableRefused, match="its change data feed is on"):
-        update_rows(table.writer(), FILL, "app:filled", 5)
-    assert newest(table.path) == 1
