@@ -108,10 +108,9 @@ def test_a_table_grows_wide_and_begins_anew(lake: TestLake) -> None:
     for number, shape in enumerate((narrow, grown, narrow), 1):
         made = LakeTable(lake.spark, path, shape, app="anew")
         made.replace([], number, OpenTables())
-        assert [field.name for field in lake.spark.read.format("delta").load(str(path)).schema][
-            : len(shape.columns)
-        ] == [c.name for c in shape.columns]
-        assert (STATISTICS in properties(lake, shape)) == (shape is grown) and made.is_settled(None)
+        names = lake.spark.read.format("delta").load(str(path)).columns
+        assert names[: len(shape.columns)] == [c.name for c in shape.columns]
+        assert (STATISTICS in properties(lake, shape)) == (shape is grown) and made.is_settled(OpenTables())
 
 
 @pytest.mark.parametrize("drop", [True, False])

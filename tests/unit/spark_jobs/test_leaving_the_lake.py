@@ -44,7 +44,9 @@ def test_the_lake_is_free_while_a_checkpoint_is_being_made(tmp_path: Path, monke
 
     @contextmanager
     def session(*_: Any, **__: Any) -> Iterator[Any]:
-        yield SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+        yield SimpleNamespace(
+            sparkContext=SimpleNamespace(master="local[2]", getConf=lambda: SimpleNamespace(getAll=list))
+        )
         events.append("Spark stops")
 
     def write(*_: Any) -> None:

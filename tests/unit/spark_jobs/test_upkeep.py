@@ -177,12 +177,6 @@ def test_a_table_that_we_do_not_write_is_named_and_left_as_it_is(
     assert world.step() is None and not caplog.text, "its turn is over"
 
 
-def test_files_are_joined_where_no_table_is_open(world: World) -> None:
-    world.written = WrittenLake(world.written.location, "dblog:shop", open_tables=None)
-    world.merge_some(2)
-    assert world.step() == NAME and "OPTIMIZE" in world.operations()
-
-
 def test_files_of_a_table_without_vectors_are_joined_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_on_write, "_SMALL", 1)  # each change leaves as many files as it has met, and one more
     write_commit(world.table.path, 1, metadata(schema_string(FIELDS), **{"delta.enableDeletionVectors": "false"}))
