@@ -72,7 +72,7 @@ class ReplayInterval(_OnLake):
         def replay(config: Config, stop: threading.Event) -> ReplayResult:
             from dblog_core.lake import lake_tasks
             from dblog_core.lake.replay_interval import IntervalEnd, interval
-            from dblog_core.lake.replay_progress import record_progress
+            from dblog_core.lake.replay_reach import record_progress
             from dblog_core.lake.task_requests import ReplayRequest
             from dblog_core.lake.task_results import ReplayResult
             from dblog_core.wiring import open_state
@@ -99,15 +99,14 @@ class ReplayInterval(_OnLake):
 
 def _follow(config: Config, low: IntervalEnd, high: IntervalEnd) -> tuple[IntervalEnd, str]:
     """Where a scheduled replay begins, and what its note says of it where that is not its interval's begin."""
-    from dblog_core.lake import replay_progress
-    from dblog_core.lake.replay_reach import read_reach
+    from dblog_core.lake import replay_reach
     from dblog_core.wiring import open_staging, open_state
 
     with closing(open_state(config)) as state:
-        upto = replay_progress.read_progress(state)
-    reach = read_reach(open_staging(config))
+        upto = replay_reach.read_progress(state)
+    reach = replay_reach.read_reach(open_staging(config))
     first_commit = None if reach is None else reach.commit_time
-    due = replay_progress.find_due(low.value, high.value, upto=upto, reach=first_commit)
+    due = replay_reach.find_due(low.value, high.value, upto=upto, reach=first_commit)
     if due.start == low.value and due.removed is None:
         return low, ""
     text = f"from {_time_text(due.start)} to {_time_text(due.end)}"

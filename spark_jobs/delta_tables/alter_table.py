@@ -17,6 +17,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from dblog_core.delta_writer import delta_types as t
 from dblog_core.delta_writer.altering.alterations import (
     FIRST,
     WIDENING,
@@ -30,7 +31,6 @@ from dblog_core.delta_writer.altering.alterations import (
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
-from dblog_core.model import delta_types as t
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Rename, name_until

@@ -9,8 +9,8 @@ import re
 
 import pyarrow as pa
 
+from dblog_core.delta_writer import delta_types as t
 from dblog_core.errors import LakeError
-from dblog_core.model import delta_types as t
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility

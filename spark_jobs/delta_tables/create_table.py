@@ -11,11 +11,11 @@ import orjson
 from dblog_core.delta_writer.altering.column_mapping import is_mapped, map_fields, name_in_files
 from dblog_core.delta_writer.altering.needed_features import FIRST_PROTOCOL, enable_features, find_needed_features
 from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
+from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
-from dblog_core.model.delta_types import StructType
 from dblog_core.storage.location import Location
 
 _DEFAULTS = "spark.databricks.delta.properties.defaults."

@@ -17,9 +17,9 @@ from dblog_core.delta_writer.altering.alterations import (
 )
 from dblog_core.delta_writer.altering.altered_table import AlteredTable
 from dblog_core.delta_writer.altering.needed_features import FIRST_PROTOCOL
+from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
-from dblog_core.model.delta_types import StructType
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_checkpoint, log
 

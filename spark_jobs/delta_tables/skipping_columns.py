@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dblog_core.model import delta_types as t
+from dblog_core.delta_writer import delta_types as t
 from spark_jobs.delta_tables.column_types import OFFSET, quote
 
 NAMED = "delta.dataSkippingStatsColumns"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
+from dblog_core.delta_writer import delta_types as t
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change
 from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns, name_taken, variant_name
-from dblog_core.model import delta_types as t
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
 

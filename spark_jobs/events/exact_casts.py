@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from dblog_core.delta_writer.delta_types import DataType
 from dblog_core.delta_writer.order_guard import equal_values
 from dblog_core.errors import LakeError
-from dblog_core.model.delta_types import DataType
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import quote_for_shell
 from spark_jobs.delta_tables.column_types import spark_type

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from dblog_core.delta_writer import delta_types as t
 from dblog_core.errors import LakeError
 from dblog_core.lake import accept_schema
 from dblog_core.lake.merge_plan import Work
-from dblog_core.model import delta_types as t
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell

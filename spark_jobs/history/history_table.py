@@ -23,13 +23,13 @@ import pyarrow as pa
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.delta_writer.append import AppendedTable
+from dblog_core.delta_writer.delta_types import StructField, StructType
 from dblog_core.delta_writer.features import BatchRefused, TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import HISTORY_AFTER, HISTORY_WHOLE
 from dblog_core.lake.merge_plan import Work
-from dblog_core.model.delta_types import StructField, StructType
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key

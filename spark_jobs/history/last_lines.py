@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.features import check_rows_readable
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.keys.key_hash import hash_keys
@@ -26,7 +27,6 @@ from dblog_core.delta_writer.shape import readable_shape_of
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.vectors import read_vector
 from dblog_core.lake.task_plans import Past
-from dblog_core.model.delta_types import StructType
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks

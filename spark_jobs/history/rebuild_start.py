@@ -7,11 +7,11 @@ at which the table had no row: when it was new, after a reset, or after a TRUNCA
 
 from __future__ import annotations
 
+from dblog_core.delta_writer import delta_types as t
 from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.task_plans import Past
-from dblog_core.model import delta_types as t
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import alter_table

@@ -23,7 +23,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
 from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
-from dblog_core.delta_writer.upsert import commit_deletes, overtaken_error
+from dblog_core.delta_writer.upserting.upsert import commit_deletes, overtaken_error
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past

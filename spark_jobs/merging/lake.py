@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from dblog_core.config.lake import JsonAs, SchemaChanges
+from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.errors import LakeError
 from dblog_core.lake.carrier_choice import NO_EXECUTORS, Choice, choose_carrier
 from dblog_core.lake.json_variants import check_variants
 from dblog_core.lake.lake_status import TableStatus, history_location, history_name, link_encoded_name, table_location
 from dblog_core.lake.merge_plan import Span, Work
-from dblog_core.model.delta_types import StructType
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames

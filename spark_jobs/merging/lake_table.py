@@ -21,6 +21,7 @@ from dblog_core.delta_writer.altering.alterations import (
 )
 from dblog_core.delta_writer.altering.column_mapping import MODE, is_mapped
 from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.replace_rows import Replacement, replace_rows
 from dblog_core.delta_writer.shape import Shape
@@ -29,7 +30,6 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
 from dblog_core.lake.merge_plan import Work
-from dblog_core.model.delta_types import StructType
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key

@@ -27,7 +27,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import stored_count
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
 from dblog_core.lake.spark_submit import COMMIT_MARK

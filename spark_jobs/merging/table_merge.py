@@ -305,7 +305,7 @@ class TableMerge:
         self, work: Work, schema: TableSchema, version: int | None, *, by_driver: bool = False
     ) -> tuple[Work, FoldedRows | None]:
         """The work whose files are whole, with its folded rows; None for one that has none, or that executors carry.
-        `by_driver`: it folds them, whoever carries the work."""
+        `by_driver`: the driver folds them, even of a work that executors carry."""
         if not version:  # none yet, or just made
             work = from_dump(work)
         self._check_follows(work, schema)

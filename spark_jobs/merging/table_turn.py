@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from dblog_core.delta_writer.upsert import Overtaken
+from dblog_core.delta_writer.upserting.upsert import Overtaken
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced, StagingError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, shares_history, table_location

@@ -16,7 +16,7 @@ from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from spark_jobs.lake_tasks.mark_times import PURGE
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale

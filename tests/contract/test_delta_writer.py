@@ -10,7 +10,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.storage.location import Location
 from tests.fix_s3 import Bucket
 from tests.unit.delta_writer.tables import FIELDS, OFFSET, Table, metadata, protocol, row, schema_string

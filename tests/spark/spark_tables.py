@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from tests.duckdb_reader import read_delta

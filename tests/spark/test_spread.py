@@ -41,7 +41,7 @@ class TasksHere:
         self.buckets = max(self.buckets, work.buckets)
         payload = pickle.dumps(work)
         contents: list[pa.RecordBatch] = []
-        for number in self._shuffled(range(len(work.units))):
+        for number in self._in_any_order(range(len(work.units))):
             unit = pa.RecordBatch.from_arrays([pa.array([number])], ["id"])
             attempts = [list(tasks.split(opener, payload, iter([unit]))) for _ in self._attempts()]
             contents += attempts[-1]
@@ -49,7 +49,7 @@ class TasksHere:
         handed_over: list[tuple[str, bytes]] = []
         for partition in range(partitions):
             mine = [batch for batch in contents if batch["bucket"][0].as_py() % partitions == partition]
-            batches = self._shuffled(mine)
+            batches = self._in_any_order(mine)
             attempts = [list(tasks.plan(opener, payload, iter(batches))) for _ in self._attempts()]
             handed_over += [(b["kind"][0].as_py(), b["content"][0].as_py()) for b in attempts[-1]]
         self.before_commit()
@@ -58,7 +58,7 @@ class TasksHere:
     def _attempts(self) -> range:
         return range(2 if self._dice.random() < 0.1 else 1)
 
-    def _shuffled(self, items: range | list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    def _in_any_order(self, items: range | list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return self._dice.sample(list(items), len(items))
 
 

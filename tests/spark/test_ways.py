@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType as SparkShape
 
+from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.keys import key_index
-from dblog_core.model.delta_types import StructType
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log

@@ -24,8 +24,8 @@ _BY_PROPERTY = {"delta.enableDeletionVectors": "deletionVectors", "delta.enableT
 
 
 def find_needed_features(metadata: Json) -> list[str]:
-    """Those that the table's columns and properties need, by their names; readers need each of them too, but for
-    CHANGE_FEED."""
+    """Those that the table's columns and properties need, by their names; readers need each of them too,
+    except CHANGE_FEED."""
     configuration = metadata.get("configuration") or {}
     needed = [feature for name, feature in _BY_PROPERTY.items() if configuration.get(name) == "true"]
     if is_mapped(configuration):

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.data_file import data_file
 from dblog_core.delta_writer.features import CHANGE_DATA_FEED, is_on
-from dblog_core.delta_writer.new_rows import NewFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.partitions import Partition
@@ -26,6 +25,7 @@ from dblog_core.delta_writer.rewriting.touched_files import OldFiles, TouchedFil
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import row_stretches
+from dblog_core.delta_writer.upserting.new_rows import NewFile
 from dblog_core.interfaces import Json
 
 INSERT, DELETE = "insert", "delete"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.older_rows import find_older
-from dblog_core.delta_writer.upsert import commit_deletes, overtaken_error
+from dblog_core.delta_writer.upserting.upsert import commit_deletes, overtaken_error
 
 _ATTEMPTS = 20  # at a table that others write meanwhile
 

@@ -26,7 +26,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.partitions import split_rows
 from dblog_core.delta_writer.shape import COLUMN_ID, PHYSICAL_NAME, Shape
 from dblog_core.delta_writer.snapshot import Snapshot
-from dblog_core.delta_writer.upsert import overtaken_error
+from dblog_core.delta_writer.upserting.upsert import overtaken_error
 from dblog_core.interfaces import Json
 
 _ATTEMPTS = 20  # at a table that others write meanwhile

@@ -27,7 +27,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import row_stretches
-from dblog_core.delta_writer.upsert import overtaken_error
+from dblog_core.delta_writer.upserting.upsert import overtaken_error
 from dblog_core.delta_writer.vectors import unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json

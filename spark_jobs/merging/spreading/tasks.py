@@ -29,7 +29,7 @@ from dblog_core.delta_writer.keys.key_runs import RunBuilder
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import row_stretches
-from dblog_core.delta_writer.upsert_apart import PlannedKeys, plan_keys
+from dblog_core.delta_writer.upserting.upsert_apart import PlannedKeys, plan_keys
 from dblog_core.errors import DblogError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.lake.merge_plan import Work

@@ -26,8 +26,8 @@ from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import load_json
-from dblog_core.delta_writer.upsert import overtaken_error
-from dblog_core.delta_writer.upsert_apart import commit_planned
+from dblog_core.delta_writer.upserting.upsert import overtaken_error
+from dblog_core.delta_writer.upserting.upsert_apart import commit_planned
 from dblog_core.errors import DblogError
 from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.merge_plan import Work

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.delta_writer.vectors import read_vector
 from dblog_core.errors import StagingUnavailable
 from dblog_core.storage.local import LocalStorage

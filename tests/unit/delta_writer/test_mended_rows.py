@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dblog_core.delta_writer.changes import Upserted
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from tests.unit.delta_writer.tables import OFFSET, Row, Table, row
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from dblog_core.delta_writer import statistics, upsert
+from dblog_core.delta_writer import statistics
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.files import TableFiles
@@ -27,6 +27,7 @@ from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Rewritten, commit_rewritten
+from dblog_core.delta_writer.upserting import upsert
 from dblog_core.interfaces import Json
 from dblog_core.storage import Bytes
 from tests.unit.delta_writer.rivals import open_delta

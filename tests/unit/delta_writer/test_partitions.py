@@ -14,7 +14,7 @@ import pytest
 
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.rewriting.join_files import join_files
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError
 from tests.unit.delta_writer.tables import APP, OFFSET, Table, commit_of, live_adds, newest, write_commit
 

@@ -18,7 +18,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge, purge_file
 from dblog_core.delta_writer.rewriting.rewrite import commit_rewritten
-from dblog_core.delta_writer.upsert import commit_files, upsert
+from dblog_core.delta_writer.upserting.upsert import commit_files, upsert
 from dblog_core.delta_writer.vectors import count_replaced, tag_replaced, vector_file
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import APP, Table, commit_of, fill_table, newest, row, write_commit

@@ -15,7 +15,7 @@ from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.snapshot import Snapshot
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError
 from tests.unit.delta_writer.tables import (
     APP,

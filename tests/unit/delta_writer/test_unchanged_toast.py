@@ -17,7 +17,7 @@ from dblog_core.delta_writer import order_guard
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.stored_rows import rows_at
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from tests.unit.delta_writer.tables import APP, OFFSET, Row, Table, newest, row
 
 
@@ -109,7 +109,7 @@ def test_what_is_kept_is_that_of_the_newest_version(table: Table) -> None:
 
 def test_a_value_that_memory_has_no_room_for_is_taken_alone(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Keeping(table)
-    monkeypatch.setattr("dblog_core.delta_writer.upsert.MOST_BYTES", 1)
+    monkeypatch.setattr("dblog_core.delta_writer.upserting.upsert.MOST_BYTES", 1)
     done = work.merge([row(i, offset=9) for i in (5, 21, 6)], {"note": [True] * 3})
     assert (done.updated, done.withheld) == (3, 0)
     table.expect([row(i, f"kept {i}", offset=9) for i in (5, 21, 6)])
@@ -120,7 +120,7 @@ def test_values_that_have_no_room_at_once_are_taken_in_pieces(table: Table, monk
     """A piece has the changes whose values lie side by side, so no file is read for all pieces."""
     work = Keeping(table)
     numbers = [5, 21, 6, 22, 500, 7, 23, 501, 8, 24]
-    monkeypatch.setattr("dblog_core.delta_writer.upsert.MOST_BYTES", 90)
+    monkeypatch.setattr("dblog_core.delta_writer.upserting.upsert.MOST_BYTES", 90)
     before = set(table.path.glob("*.parquet"))
     done = work.merge([row(i, offset=9) for i in numbers], {"note": [True] * len(numbers)})
     assert (done.updated, done.withheld, done.inserted) == (8, 2, 0)
@@ -134,7 +134,7 @@ def test_values_that_have_no_room_at_once_are_taken_in_pieces(table: Table, monk
 
 def test_pieces_take_what_old_keys_had_and_are_planned_again(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Keeping(table)
-    monkeypatch.setattr("dblog_core.delta_writer.upsert.MOST_BYTES", 90)
+    monkeypatch.setattr("dblog_core.delta_writer.upserting.upsert.MOST_BYTES", 90)
     rival: OpenTable = table.writer()
 
     def between() -> None:

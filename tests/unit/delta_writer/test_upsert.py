@@ -17,7 +17,7 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from tests.unit.delta_writer.tables import (
     APP,
     OFFSET,
@@ -83,7 +83,7 @@ def test_a_vector_grows_on_the_one_before(table: Table) -> None:
 def test_parts_with_more_keys_than_memory_has_room_for_are_found_in_their_files(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dblog_core.delta_writer.upsert._KEY_BYTES", 1500)
+    monkeypatch.setattr("dblog_core.delta_writer.upserting.upsert._KEY_BYTES", 1500)
     writer = fill_table(table)
     parts = [[row(i, "part", offset=2) for i in range(first, first + 100)] for first in (50, 150, 250)]
     done = upsert(writer, [table.changes(part) for part in parts], APP, 3)
@@ -102,7 +102,7 @@ def test_the_places_of_old_rows_may_be_more_than_memory_has_room_for(
     table: Table, monkeypatch: pytest.MonkeyPatch, loose: int
 ) -> None:
     """Parts of the same files follow each other, some of whose places have been made bitmaps before."""
-    monkeypatch.setattr("dblog_core.delta_writer.upsert._LOOSE_PLACES", loose)
+    monkeypatch.setattr("dblog_core.delta_writer.upserting.upsert._LOOSE_PLACES", loose)
     writer = fill_table(table, 300)
     table.merge(writer, [row(7, "dead before", offset=2)])
     parts = [[row(i, f"part {first}", offset=9) for i in range(first, 300, 5)] for first in range(4)]

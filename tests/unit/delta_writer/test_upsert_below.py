@@ -22,7 +22,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import older_rows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from tests.unit.delta_writer.rivals import RIVALS, open_delta
 from tests.unit.delta_writer.tables import APP, OFFSET, Row, Table, check_log, commit_of, fill_table, newest, row
 

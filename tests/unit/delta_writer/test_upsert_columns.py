@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from dblog_core.delta_writer.changes import Changes
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError
 from tests.unit.delta_writer.tables import (
     APP,

@@ -21,7 +21,7 @@ from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.delta_writer.rewriting.join_files import join_files, plan_join
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge
 from dblog_core.delta_writer.rewriting.rewrite import Rewritten, commit_rewritten
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError, StagingUnavailable
 from dblog_core.storage.location import Location
 from tests.unit.delta_writer.rivals import RIVALS, open_delta

@@ -17,7 +17,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.delta_writer.rewriting.update_rows import fill_variants, update_rows
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.rows.variant_encoding import VARIANT, encode_texts
 from tests.unit.delta_writer.tables import APP, FIELDS, OFFSET, Table, commit_of, newest, write_commit
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from spark_jobs.delta_tables import log, log_cleanup
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import APP, Row, Table, newest, row

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dblog_core.lake.replay_progress import DueInterval, find_due
+from dblog_core.lake.replay_reach import DueInterval, find_due
 from dblog_core.state.memory import MemoryState
 from dblog_core.verify.slice_times import SliceTime, SliceTimes, read_times, record_compared, take_slice
 from dblog_core.verify.slices import Slice

@@ -11,12 +11,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from dblog_core.delta_writer import upsert
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import copy_on_write, touched_files
 from dblog_core.delta_writer.rewriting.rewrite import Source
+from dblog_core.delta_writer.upserting import upsert
 from tests.unit.delta_writer.tables import Table, fill_table, row
 from tests.unit.delta_writer.test_mutants import Past, Patch, a_commit_overwrites_its_number
 

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from dblog_core.delta_writer.rewriting import copy_on_write, rewrite
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from tests.unit.delta_writer.tables import (
     APP,
     OFFSET,

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from tests.unit.delta_writer.tables import APP, Table, commit_of, newest, row, write_commit
 
 

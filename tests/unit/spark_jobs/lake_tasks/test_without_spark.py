@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.lake.task_requests import AdoptRequest

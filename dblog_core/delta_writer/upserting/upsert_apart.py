@@ -13,13 +13,13 @@ import numpy as np
 
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
-from dblog_core.delta_writer.new_rows import NewFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.change_files import write_changes
 from dblog_core.delta_writer.rewriting.older_rows import OlderRows, find_older
 from dblog_core.delta_writer.rewriting.touched_files import take_old_rows
 from dblog_core.delta_writer.shape import Shape
-from dblog_core.delta_writer.upsert import Draft, commit_draft, plan_parts
+from dblog_core.delta_writer.upserting.new_rows import NewFile
+from dblog_core.delta_writer.upserting.upsert import Draft, commit_draft, plan_parts
 from dblog_core.interfaces import Json
 
 

@@ -106,7 +106,7 @@ class DecimalType(NumericType):
 
 @dataclass(frozen=True, slots=True)
 class OtherType(DataType):
-    """A type that no column of ours has: `text` is what the log says, or what people write."""
+    """A type that dblog gives to no column. `value`: as the log has it."""
 
     value: Any = ""
 

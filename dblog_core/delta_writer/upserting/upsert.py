@@ -34,7 +34,6 @@ from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.features import ValuesTooLarge
-from dblog_core.delta_writer.new_rows import NewFile, row_ids, write_new_rows
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
 from dblog_core.delta_writer.rewriting.change_files import is_fed, write_changes
@@ -44,7 +43,8 @@ from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, t
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import MOST_BYTES
-from dblog_core.delta_writer.unchanged_toast import take_unchanged_toast
+from dblog_core.delta_writer.upserting.new_rows import NewFile, row_ids, write_new_rows
+from dblog_core.delta_writer.upserting.unchanged_toast import take_unchanged_toast
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 

@@ -1,0 +1,1 @@
+"""Changes of keys that become one commit of a table."""
