@@ -34,7 +34,6 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import log
-from spark_jobs.delta_tables.session import start
 from spark_jobs.lake_tasks import adopt
 from spark_jobs.lake_tasks.context import Tools
 from spark_jobs.lake_tasks.mark_times import Marks
@@ -372,7 +371,7 @@ class Merger:
         return replace(self._summarize(intent, began, []), fault=find_fault(outcome))
 
     def _task_turn(self, number: int) -> TaskTurn:
-        return TaskTurn(self._tools(number), partial(start, self._spark))
+        return TaskTurn(self._tools(number))
 
     def _tools(self, number: int) -> Tools:
         return Tools(

@@ -68,29 +68,6 @@ def late_session(start: Callable[[], SparkSession], settings: Mapping[str, str])
     return cast(SparkSession, LateSession(start, settings))
 
 
-def start(spark: SparkSession) -> None:
-    """Starts Spark, if it has not started: columns and functions of pyspark need that before any session is asked."""
-    if isinstance(spark, LateSession):
-        spark.start()
-
-
-def lacks_start(spark: SparkSession, error: Exception) -> bool:
-    """Whether the error may be that columns or functions of pyspark were used before Spark has started, which they
-    assert."""
-    return isinstance(error, AssertionError) and not has_started(spark)
-
-
-def start_if_needed(spark: SparkSession, work: Callable[[], T]) -> T:
-    """What `work` gives, which may be done twice: once more with Spark started where it lacked the start."""
-    try:
-        return work()
-    except AssertionError as error:
-        if not lacks_start(spark, error):
-            raise
-        start(spark)
-        return work()
-
-
 def has_started(spark: SparkSession) -> bool:
     """Whether Spark has started, so that its work costs no start."""
     return not isinstance(spark, LateSession) or spark.has_started

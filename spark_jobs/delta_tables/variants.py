@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-
 from dblog_core.delta_writer import delta_types as t
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change
 from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns, name_taken, variant_name
@@ -49,16 +46,6 @@ def beside(fields: t.StructType, columns: Collection[str]) -> t.StructType:
     """The shape with the VARIANTs of these columns, each after its text."""
     added = {n: t.StructField(variant_name(n), t.VariantType(), metadata=dict(METADATA)) for n in columns}
     return t.StructType([f for field in fields for f in (field, added.get(field.name)) if f is not None])
-
-
-def parse_text(text: Column) -> Column:
-    """The VARIANT of a text; NULL where none can hold it."""
-    return F.try_parse_json(text)
-
-
-def agrees(variant: Column, text: Column) -> Column:
-    """Whether the VARIANT is that of the text. VARIANTs cannot be compared: what they print is."""
-    return F.to_json(variant).eqNullSafe(F.to_json(parse_text(text)))
 
 
 # What gives a table its columns -----------------------------------------------------------------------------------

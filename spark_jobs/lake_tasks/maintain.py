@@ -56,7 +56,6 @@ from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
 from spark_jobs.delta_tables import log, unneeded_files
-from spark_jobs.delta_tables.session import start_if_needed
 from spark_jobs.lake_tasks import answered_table, expired_cuts, file_upkeep, kept_log
 from spark_jobs.lake_tasks.context import Done, Tools
 from spark_jobs.lake_tasks.expired_cuts import Kept
@@ -106,10 +105,9 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
                 tables[place.table] = _follow_history(place, before)
             session = tools.session(place.table)
             improves = place.table in chosen
-            maintain = partial(_maintain, place, tools, marks, oldest_cut, failed, keep=keep, improves=improves)
-            maintained.append(start_if_needed(session, maintain))
+            maintained.append(_maintain(place, tools, marks, oldest_cut, failed, keep=keep, improves=improves))
             if not place.history:
-                tables[place.table] = start_if_needed(session, partial(_answer_others, session, place, tools))
+                tables[place.table] = _answer_others(session, place, tools)
         tools.step(f"maintained {place.name}")
     sizes = [table.size for table in maintained]
     schedule.write_maintained(tools.lake.location, began, [*sizes, *marks.sizes_of(place.name for place in failed)])

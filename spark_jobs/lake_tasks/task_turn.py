@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -12,8 +12,7 @@ from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.lake_tasks import LakeTask, Outcome
-from dblog_core.lake.task_plans import AcceptPlan, TaskPlan
-from dblog_core.lake.task_requests import AcceptRequest
+from dblog_core.lake.task_plans import TaskPlan
 from dblog_core.lake.task_results import TaskResult
 from dblog_core.maintenance.maintain_result import MaintainResult
 from spark_jobs.lake_tasks import registry
@@ -25,17 +24,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TaskTurn:
-    """Raises LeaseLost, and what stops all tables. `start` starts Spark, which others than an acceptance do
-    where they need it."""
+    """Raises LeaseLost, and what stops all tables."""
 
     tools: Tools
-    start: Callable[[], None]
 
     def plan(self, task: LakeTask) -> TaskPlan | None:
         """What a task will do; None where it cannot be done, which is its outcome then."""
         try:
-            if isinstance(task.request, AcceptRequest):
-                self.start()
             return registry.plan(self.tools, task.request)
         except LeaseLost:
             raise
@@ -53,8 +48,6 @@ class TaskTurn:
         """The tables that it has changed, and its outcome."""
         number = self.tools.number
         try:
-            if isinstance(plan, AcceptPlan):
-                self.start()
             done = registry.carry_out(self.tools, plan)
         except LeaseLost:
             raise

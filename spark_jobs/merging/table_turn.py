@@ -21,7 +21,6 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import log
-from spark_jobs.delta_tables.session import lacks_start, start
 from spark_jobs.events import fold_on_driver
 from spark_jobs.merging.faults import DEFECTS, OVERTAKEN, describe_defect, first_lines, spark_gone_error
 from spark_jobs.merging.lake import Lake
@@ -162,11 +161,6 @@ class TableTurn:
         for _ in range(_TRIED_AGAIN):
             try:
                 return self._apply(work, status, is_repeated)
-            except AssertionError as error:
-                if not lacks_start(session := self.session(work.table), error):
-                    raise
-                start(session)
-                is_repeated = True
             except (LakeError, StagingError, PySparkException, Py4JJavaError) as error:
                 self.check()  # the other commit may be our successor's
                 # A number that is taken is no fault where an older merger may have committed it a moment ago.
