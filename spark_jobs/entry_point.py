@@ -15,12 +15,10 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import psutil
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from dblog_core.config import loader
 from dblog_core.config.lake import LakeConfig
@@ -43,7 +41,6 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
-from spark_jobs.delta_tables import delta_log_store
 from spark_jobs.delta_tables.session import late_session, open_session, reach_s3
 from spark_jobs.merging import handover
 from spark_jobs.merging.lake import Lake
@@ -52,7 +49,9 @@ from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.merge_records import Records
 from spark_jobs.merging.spreading.tasks import open_configured
 from spark_jobs.merging.spreading.write_spread import Spread
-from spark_jobs.spread import run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _START_OPTIONS = "PYSPARK_SUBMIT_ARGS"
 """Environment variable from which pyspark takes the options of the JVM that it starts."""
@@ -189,6 +188,8 @@ def build_lake(config: Config) -> Lake:
 
 def _spread(config: Config, spark: SparkSession) -> Spread | None:
     """With what large shares are spread; None where Spark has no executors of its own."""
+    from spark_jobs.spread import run_tasks
+
     context = spark.sparkContext
     means = Means.of_spark(str(context.master), dict(context.getConf().getAll()))
     if means.executor_cores == 0:
@@ -210,6 +211,8 @@ def _session_of_job(config: Config, name: str, stop: threading.Event, lake: Lake
 
         def start() -> SparkSession:
             spark = stack.enter_context(session(f"dblog {name} {config.source.name}", stop, s3=config.s3))
+            from spark_jobs.delta_tables import delta_log_store
+
             delta_log_store.check_excludes(spark, str(lake.location))
             return spark
 
@@ -218,6 +221,8 @@ def _session_of_job(config: Config, name: str, stop: threading.Event, lake: Lake
             options = spark_submit.start_options(name, config, os.environ.get(SECRETS_VARIABLE))
             os.environ.update(spark_submit.environment(config.spark.master))
             os.environ[_START_OPTIONS] = shlex.join([*options, "pyspark-shell"])
+            from pyspark.errors import PySparkException
+
             try:
                 return start()
             except PySparkException as error:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
@@ -49,6 +48,9 @@ from spark_jobs.merging.staging_guard import StagingGuard
 from spark_jobs.merging.table_states import follow_versions, plan_shares, read_lake
 from spark_jobs.merging.table_turn import TableTurn
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Merger:

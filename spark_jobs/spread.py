@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import re
-
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dblog_core.errors import LakeError
 from spark_jobs.merging.spreading import tasks
 from spark_jobs.merging.spreading.tasks import Opener, SpreadWork
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _CONTENTS_AT_ONCE = 8
 """That Spark gives a task in one batch: each has some mebibytes."""
@@ -21,6 +22,9 @@ _REASON = re.compile(r"^[A-Za-z_.]+(Error|Exception): ")  # the last line of a t
 def run_tasks(spark: SparkSession, opener: Opener, cores: int | None, work: SpreadWork) -> list[tuple[str, bytes]]:
     """What the executors hand over: kinds and contents. `opener`: gives an executor the staging and the lake; its
     secrets go with the tasks, and into no file."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     session = spark.newSession()
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_CONTENTS_AT_ONCE))
     most = _TASKS_A_CORE * (cores or session.sparkContext.defaultParallelism)
@@ -33,7 +37,7 @@ def run_tasks(spark: SparkSession, opener: Opener, cores: int | None, work: Spre
             lambda batches: tasks.plan(opener, payload.value, batches), tasks.HANDED_OVER
         )
         rows = plans.select("kind", "content").toArrow()
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         reasons = [line for line in str(error).splitlines() if _REASON.match(line)] or [type(error).__name__]
         raise LakeError(
             f"an executor cannot work: {reasons[-1]}",

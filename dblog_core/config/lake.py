@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
@@ -41,8 +42,9 @@ class LakeConfig(Section):
 
     path: str = Field(description="a directory, or s3://BUCKET/PREFIX")
     engine: Literal["spark", "local"] = Field(
-        default="spark",
-        description="spark: a merge is a Spark application; local: it starts Spark only for what needs Spark",
+        default_factory=lambda: "spark" if importlib.util.find_spec("pyspark") else "local",
+        description="spark: a merge is a Spark application, which may spread work over executors; local: a process of "
+        "Python; default: spark where pyspark is installed",
     )
     history: Flag = Field(default=False, description="true: an append-only table of every change beside each table")
     drop_columns: Flag = Field(

@@ -6,18 +6,20 @@ no merge waits for it, and a process that ends before it is done leaves it to th
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from dblog_core.lake.cuts import open_table
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables.session import has_started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 INTERVAL = "delta.checkpointInterval"
 CLEANS = "delta.enableExpiredLogCleanup"
@@ -70,6 +72,12 @@ def write(spark: SparkSession, table: Location) -> None:
                 return
         except DeltaError as error:  # a feature of the table that it does not know
             _log.info("%s: Spark makes its checkpoint: %s", table, str(error).split("\n", 1)[0])
+        if importlib.util.find_spec("pyspark") is None:
+            _log.warning("%s: no checkpoint is made: pyspark is not installed", table)
+            return
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     try:
         jvm = spark._jvm  # starts Spark, if it has not started
         assert jvm is not None, "the session is one of this process"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.open_table import OpenTable
@@ -25,6 +24,9 @@ from dblog_core.model.schema import Column, TableSchema
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_checkpoint, log
 from spark_jobs.delta_tables.column_types import OFFSET
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)

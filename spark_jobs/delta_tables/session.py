@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dblog_core.config.settings import S3Config
-from spark_jobs.delta_tables import delta_log_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
@@ -20,6 +20,10 @@ _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-K
 def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") -> SparkSession:
     """The session of this process. `conf` only where no spark-submit has given the settings. Raises LakeError where its
     commits would not be safe."""
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.delta_tables import delta_log_store
+
     builder = SparkSession.builder.appName(name)
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
@@ -59,13 +63,13 @@ class LateSession:
     def newSession(self) -> SparkSession:  # noqa: N802 - Spark's name
         """A session of its own settings, which starts as late."""
         start = self._first.start
-        return cast(SparkSession, LateSession(lambda: start().newSession(), self.settings, self._first))
+        return cast("SparkSession", LateSession(lambda: start().newSession(), self.settings, self._first))
 
 
 def late_session(start: Callable[[], SparkSession], settings: Mapping[str, str]) -> SparkSession:
     """A session that `start` returns when something first needs it; `settings`: with which it starts, beside our own.
     What `start` raises is raised there, each time."""
-    return cast(SparkSession, LateSession(start, settings))
+    return cast("SparkSession", LateSession(start, settings))
 
 
 def has_started(spark: SparkSession) -> bool:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import orjson
-from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.altering.alterations import (
     Change,
@@ -22,6 +22,9 @@ from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_checkpoint, log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)

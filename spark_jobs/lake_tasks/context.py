@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import LakeStatus, TableStatus
@@ -14,6 +13,9 @@ from dblog_core.staging import Staging
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.altering.alterations import SetProperties
@@ -14,6 +13,9 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.storage.location import Location
 from spark_jobs.delta_tables import delta_log_checkpoint, log_cleanup
 from spark_jobs.delta_tables.shaped_table import ShapedTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _LONGEST = 100 * 365 * 86_400.0  # seconds: `keep = "forever"`, in Delta's words
 _KEPT_DAYS = {"delta.logRetentionDuration": 30, "delta.deletedFileRetentionDuration": 7}

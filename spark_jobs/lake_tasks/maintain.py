@@ -21,11 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.delta_writer import snapshot
@@ -62,6 +60,9 @@ from spark_jobs.lake_tasks.expired_cuts import Kept
 from spark_jobs.lake_tasks.mark_times import PURGE, Marks
 from spark_jobs.merging.faults import DEFECTS, FAULTS, describe_defect, first_lines
 from spark_jobs.merging.merge_records import Records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -369,10 +370,10 @@ def _retain(tools: Tools, config: Config, now: float) -> MaintainedStaging:
 
 @contextmanager
 def _name_errors(place: Place) -> Iterator[None]:
-    """Spark's errors and delta-rs's, with the table's name."""
+    """Errors of delta-rs, with the table's name."""
     try:
         yield
-    except (PySparkException, Py4JJavaError, DeltaError) as error:
+    except DeltaError as error:
         message = str(error).split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
         raise LakeError(
             f"the table cannot be maintained, and merges continue without it: {message}", where=place.name

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from py4j.protocol import Py4JError, Py4JNetworkError
-
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import TableStatus
@@ -17,7 +15,7 @@ from dblog_core.lake.task_results import TaskResult
 from dblog_core.maintenance.maintain_result import MaintainResult
 from spark_jobs.lake_tasks import registry
 from spark_jobs.lake_tasks.context import Tools
-from spark_jobs.merging.faults import DEFECTS, FAULTS, describe_defect, outcome_of_fault, spark_gone_error
+from spark_jobs.merging.faults import DEFECTS, FAULTS, describe_defect, outcome_of_fault
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +35,6 @@ class TaskTurn:
         except FAULTS as error:
             lake_tasks.record_outcome(self.tools.lake.location, task.id, outcome_of_fault(0, error))
             return None
-        except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone_error(task.kind) from error
         except DEFECTS as error:
             _log.exception("the lake task %s cannot be planned", task.kind)
             lake_tasks.record_outcome(self.tools.lake.location, task.id, Outcome(0, None, describe_defect(error)))
@@ -53,8 +49,6 @@ class TaskTurn:
             raise
         except FAULTS as error:
             return {}, outcome_of_fault(number, error)
-        except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone_error(plan.kind) from error
         except DEFECTS as error:  # otherwise no merge would ever get past a task that was begun
             _log.exception("the lake task %s has failed", plan.kind)
             return {}, Outcome(number, None, describe_defect(error))

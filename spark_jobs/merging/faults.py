@@ -1,41 +1,18 @@
-"""Faults of Spark: which of them say that another commit came between, and how a person reads the others."""
+"""Faults of a table's merge or of a lake task, and how a person reads them."""
 
 from __future__ import annotations
 
 import re
 
 import pyarrow as pa
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 
-from dblog_core.errors import DblogError, LakeError
+from dblog_core.errors import DblogError
 from dblog_core.lake.lake_tasks import Outcome
 from dblog_core.lake.task_results import TaskResult
 
-OVERTAKEN = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
-"""How Delta says that somebody else's commit came between a statement's look at the table and its own commit."""
-
-
-FAULTS = (DblogError, pa.ArrowException, DeltaError, PySparkException, Py4JJavaError)
-"""What a table, its files or Spark may do to a task, in words for a person."""
+FAULTS = (DblogError, pa.ArrowException, DeltaError)
+"""What a table or its files may do to a task, in words for a person."""
 
 DEFECTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What our own code raises where it meets something that it was not written for."""
@@ -43,10 +20,6 @@ DEFECTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 _CALL = re.compile(r"^An error occurred while calling [\w.]+\.\s*: ")
 """What Python's bridge to Java puts before Java's own words."""
-
-
-def spark_gone_error(where: str) -> LakeError:
-    return LakeError("Spark went away", where=where, fix="merge again: it continues where this one stopped")
 
 
 def outcome_of_fault(merge: int, error: Exception) -> Outcome[TaskResult]:

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.delta_writer.delta_types import StructType
@@ -29,6 +29,9 @@ from spark_jobs.history.history_table import Before, History
 from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.spreading.write_spread import Spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)

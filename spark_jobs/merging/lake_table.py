@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.altering.alterations import (
     AddColumn,
@@ -59,6 +59,9 @@ from spark_jobs.events.fold_without_spark import FoldedRows
 from spark_jobs.merging import mark_and_append
 from spark_jobs.merging.mark_and_append import OpenTables
 from spark_jobs.merging.spreading.write_spread import Spread, SpreadOutcome, write_spread
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 VECTORS = "delta.enableDeletionVectors"
 

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits, table_commits
@@ -36,6 +35,9 @@ from spark_jobs.merging.lake_table import LakeTable
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.withheld_keys import Withheld
 from spark_jobs.merging.work_commit import WorkCommit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 

@@ -6,12 +6,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
-from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.upserting.upsert import Overtaken
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced, StagingError
@@ -22,13 +20,16 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from spark_jobs.delta_tables import log
 from spark_jobs.events import fold_on_driver
-from spark_jobs.merging.faults import DEFECTS, OVERTAKEN, describe_defect, first_lines, spark_gone_error
+from spark_jobs.merging.faults import DEFECTS, describe_defect, first_lines
 from spark_jobs.merging.lake import Lake
 from spark_jobs.merging.merge_records import Intent
 from spark_jobs.merging.merge_results import Applied
 from spark_jobs.merging.table_merge import LookFirst, TableMerge
 from spark_jobs.merging.table_states import TableStates
 from spark_jobs.merging.withheld_keys import Dumps, Withheld
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -90,10 +91,8 @@ class TableTurn:
             raise
         except DblogError as error:
             return Applied(work.table, work.rows, error=str(error), version=status.version if status else None)
-        except (pa.ArrowException, DeltaError, PySparkException, Py4JJavaError) as error:
+        except (pa.ArrowException, DeltaError) as error:
             return Applied(work.table, work.rows, error=first_lines(error), version=status.version if status else None)
-        except (Py4JNetworkError, Py4JError) as error:
-            raise spark_gone_error(work.table) from error
         except DEFECTS as error:  # the others go on
             _log.exception("%s: its merge has failed", work.table)
             message = describe_defect(error)
@@ -161,13 +160,13 @@ class TableTurn:
         for _ in range(_TRIED_AGAIN):
             try:
                 return self._apply(work, status, is_repeated)
-            except (LakeError, StagingError, PySparkException, Py4JJavaError) as error:
+            except (LakeError, StagingError) as error:
                 self.check()  # the other commit may be our successor's
                 # A number that is taken is no fault where an older merger may have committed it a moment ago.
                 landed = log.newest_transaction(path, app) == self.intent.number and (
                     is_repeated or not isinstance(error, LakeError)
                 )
-                if not landed and not isinstance(error, OVERTAKEN):
+                if not landed:
                     raise
                 is_repeated = True
         return self._apply(work, status, is_repeated)

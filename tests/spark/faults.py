@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from pyspark.errors import PySparkException
-
-from dblog_core.errors import DblogError, LakeError, LeaseLost
+from dblog_core.errors import DblogError, LakeError, LeaseLost, StagingUnavailable
 from dblog_core.storage.location import Location
 from spark_jobs.history.history_table import History
 from spark_jobs.merge_rounds import Merger
@@ -170,7 +168,7 @@ def _lose_answer(lake: TestLake, kinds: tuple[str, ...], at: int) -> Happened:
     """A commit succeeds, and its answer is lost."""
 
     def lose(kind: str) -> None:
-        raise LakeError("the answer was lost") if kind == "after cut" else PySparkException("the answer was lost")
+        raise LakeError("the answer was lost") if kind == "after cut" else StagingUnavailable("the answer was lost")
 
     points, then = Points(kinds, at, lose), ""
     with count_points(points):
@@ -222,7 +220,7 @@ def _with_another(lake: TestLake, kinds: tuple[str, ...], at: int, *, wait: bool
 def _merge(lake: TestLake, failed: list[Exception]) -> None:
     try:
         rounds(lake.merger())
-    except (DblogError, PySparkException) as error:
+    except DblogError as error:
         failed.append(error)
 
 

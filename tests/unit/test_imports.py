@@ -175,6 +175,14 @@ def test_the_engine_does_not_import_spark() -> None:
     assert offending([f for f in sources("dblog_core", "dags") if demo not in f.parents], {"spark_jobs"}) == {}
 
 
+def test_a_merge_by_one_process_imports_no_spark() -> None:
+    """`[lake] engine = "local"` is for machines without it too."""
+    block = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'py4j', 'delta')))"
+    code = f"{block}; import spark_jobs.merge; from spark_jobs.lake_tasks import registry"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_spark_jobs_reach_the_engine_only_for_dumps() -> None:
     """A worker on an executor is that of any other process. Nothing else of theirs captures, reads or sends a row."""
     engine = {"capture", "dumps.work_loop", "dumps.worker", "outputs", "sources", "airflow"}
