@@ -268,7 +268,7 @@ def changes_of(
         pa.table(columns),
         deleted=np.asarray(pc.not_equal(rows["op"], PUT)),
         guarded=np.asarray(dumped),
-        same=[name for name in (*(c.name for c in schema.columns), *texts) if not mends or name in mends],
+        same=[*(c.name for c in schema.columns if not mends or c.name in mends), *texts],
         unchanged_toast=_masks_of_unchanged(rows["unchanged_toast"], schema, texts),
         origins=_origins(rows, schema),
         origins_before=begins,

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from dblog_core.lake.lake_status import history_location, read_status
 from spark_jobs.delta_tables import log
@@ -308,7 +309,9 @@ def test_a_history_is_made_as_delta_makes_it(lake_with_history: TestLake) -> Non
     history._prepare(None)
     properties = history._properties()
     deltas = lake_with_history.path / "deltas"
-    builder = DeltaTable.create(spark).location(str(deltas)).addColumns(history_shape(ours))
+    builder = (
+        DeltaTable.create(spark).location(str(deltas)).addColumns(StructType.fromJson(history_shape(ours).json_value()))
+    )
     for name, value in properties.items():
         builder = builder.property(name, value)
     builder.execute()

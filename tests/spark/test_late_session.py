@@ -19,10 +19,8 @@ from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
-from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake.task_plans import MaintainPlan
@@ -31,7 +29,6 @@ from spark_jobs.delta_tables import delta_log_checkpoint, log
 from spark_jobs.delta_tables.session import has_started, late_session, settings_of
 from spark_jobs.lake_tasks import maintain, registry
 from spark_jobs.lake_tasks.registry import Kind
-from spark_jobs.merging.lake_table import LakeTable
 from tests.duckdb_reader import read_delta
 from tests.spark.days import HOUR, Days, config_of
 from tests.spark.lakes import TestLake
@@ -316,43 +313,3 @@ def test_a_session_that_does_not_start_is_asked_for_again(spark: SparkSession) -
     with pytest.raises(PySparkRuntimeError):
         late.range(1)
     assert not has_started(late) and late.range(1).count() == 1
-
-
-@pytest.mark.parametrize("door", ["as it is", "functions first"])
-def test_a_way_of_spark_is_taken_in_a_process_that_has_not_started_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, door: str
-) -> None:
-    """Columns and functions of pyspark assert that Spark has started, whatever session is asked later."""
-    lake = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
-    lake.build.update(A, {"id": 1, "v": "ours"})
-    lake.build.seal()
-    lake.merge_well()
-    other = spark.newSession()
-    other.conf.set("spark.databricks.delta.commitInfo.userMetadata", "of another program")
-    other.sql(f"INSERT INTO delta.`{lake.table(A)}` (id, v) VALUES (1, 'of nobody'), (2, 'of nobody')")
-    other.sql(f"ALTER TABLE delta.`{lake.table(A)}` ADD CONSTRAINT positive CHECK (id > 0)")  # which Spark must check
-    started: list[int] = []
-    context = spark.sparkContext
-
-    def start() -> SparkSession:
-        started.append(1)
-        monkeypatch.setattr(SparkContext, "_active_spark_context", context)
-        return spark
-
-    if door == "functions first":
-        disown = LakeTable.disown
-
-        def disown_late(table: LakeTable, merged: int, number: int) -> None:
-            F.col("v")
-            disown(table, merged, number)
-
-        monkeypatch.setattr(LakeTable, "disown", disown_late)
-    lake.build.update(A, {"id": 1, "v": "ours again"})
-    lake.build.seal()
-    lake.spark = late_session(start, {})
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    lake.merge_well()
-    assert started == [1]
-    lake.spark = spark
-    # A MERGE changes the row of another program too.
-    assert {row["v"] for row in lake.rows(A) if row["id"] == 1} == {"ours again"}

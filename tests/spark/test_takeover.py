@@ -176,7 +176,7 @@ def test_who_has_lost_the_lake_removes_no_row_that_a_dump_has_not_met(lake: Test
     build.finished(ONE, "d1", since=since, since_segment=1)
     build.seal()
     (mark,) = [mark for manifest in lake.staging.manifests() for mark in manifest.marks if mark.dump == "d1"]
-    remove = partial(deleted_rows.remove_ghosts, lake.spark, lake.staging, tables=OpenTables())
+    remove = partial(deleted_rows.remove_ghosts, lake.staging, tables=OpenTables())
     with pytest.raises(LeaseLost):
         remove(LakeTable(lake.spark, lake.table(ONE), ONE, app="shop", check=lose), ONE, mark, last=2)
     assert lake.rows(ONE) == rows
