@@ -142,6 +142,21 @@ def test_buckets_follow_the_key_and_leave_out_files_without_it(
     assert 0 < len(scanned) < 3, "the other files have no key of the batch"
 
 
+def test_a_truncate_before_the_rows_of_a_share_leaves_no_key_of_the_table(spread_lake: TestLake) -> None:
+    words = table("words", key=("word",), word=pa.string(), v=pa.string())
+    for word in ("a", "b", "c"):
+        spread_lake.build.create(words, {"word": word, "v": "first"})
+    spread_lake.build.seal()
+    spread_lake.merge_well()
+    spread_lake.build.truncate(words)
+    for word in ("b", "d"):
+        spread_lake.build.create(words, {"word": word, "v": "second"})
+    spread_lake.build.seal()
+    spread_lake.merge_well()
+    rows = {row["word"]: row["v"] for row in spread_lake.rust_rows(words)}
+    assert rows == {"b": "second", "d": "second"}
+
+
 def test_a_share_is_planned_again_behind_the_commit_of_another(spread_lake: TestLake, tasks_here: TasksHere) -> None:
     for number in range(20):
         spread_lake.build.create(ITEMS, {"id": number, "v": "first"})

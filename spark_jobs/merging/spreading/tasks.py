@@ -226,6 +226,8 @@ def _split_keys(work: SpreadWork, number: int, path: str, table: OpenTable, shap
 
 def _hand_over_keys(work: SpreadWork, number: int, rows: pa.Table, table: OpenTable) -> Contents:
     rows = rows.combine_chunks()
+    if not len(rows):  # an array without values may have no buffers
+        return
     for bucket, part in enumerate(_buckets_of(work, rows, [join_chunks(rows[name]) for name in table.keys])):
         for some in _slices(part):
             yield _row(bucket, KEYS, number, number, _stream(some))
