@@ -198,7 +198,8 @@ def _assert_job_has_no_source_password(world: World, merging: Running) -> None:
         with suppress(psutil.ZombieProcess, psutil.NoSuchProcess):  # one of the short programs that start Java
             arguments.append(" ".join(job.cmdline()))
             environments.append("\n".join(job.environ().values()))
-    assert any("SparkSubmit" in text for text in arguments), arguments
+    has_spark = any("SparkSubmit" in text for text in arguments)
+    assert has_spark == (world.sections["lake"].get("engine") != "local"), arguments
     assert shown_in("\n".join(arguments), world.secrets) == []
     source = [world.variables[name] for name in (SOURCE_PASSWORD, HASH_KEY, TOKEN)]
     assert shown_in("\n".join(environments), source) == []
