@@ -7,8 +7,8 @@ import json
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import types as t
 
+from dblog_core.delta_writer import delta_types as t
 from dblog_core.delta_writer.altering.alterations import Change, DropColumns, RenameColumn, SetProperties
 from dblog_core.lake.merge_plan import lacks_before, plan_works, split_at_renames
 from dblog_core.schema_evolution.renames import Rename
