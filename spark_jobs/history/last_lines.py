@@ -158,8 +158,8 @@ class LastLines:
         if names.null_count == len(names):
             return names
         others = [c.name for c in self._schema.columns if c.name not in self._schema.key]
-        known = {c.name for c in self._schema.columns}
-        lists = [listed if listed is None or known.issuperset(listed) else others for listed in names.to_pylist()]
+        names_now = {c.name for c in self._schema.columns}
+        lists = [listed if listed is None or names_now.issuperset(listed) else others for listed in names.to_pylist()]
         return pa.chunked_array([pa.array(lists, _NAMES)])
 
     def _events(self, lines: pa.Table) -> pa.Table:

@@ -90,8 +90,8 @@ def _add_unseen(
             continue
         places = places[chosen]
         keys = rows.select(list(table.keys)).filter(pa.array(chosen))
-        wanted = is_wanted(keys)
-        numbers.append(places[wanted])
-        unseen.keys.append(keys.filter(pa.array(wanted)))
+        in_range = is_wanted(keys)
+        numbers.append(places[in_range])
+        unseen.keys.append(keys.filter(pa.array(in_range)))
     if len(gone := np.concatenate(numbers)):
         unseen.grown.append((live, dead.with_rows(gone)))
