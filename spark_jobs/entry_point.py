@@ -37,18 +37,18 @@ from dblog_core.lake.spark_submit import (
     config_json,
     starts_itself,
 )
+from dblog_core.lake_engine.merging import handover
+from dblog_core.lake_engine.merging.lake import Lake
+from dblog_core.lake_engine.merging.lock import lake_lock
+from dblog_core.lake_engine.merging.merge_records import Records
+from dblog_core.lake_engine.merging.spreading.tasks import open_configured
+from dblog_core.lake_engine.merging.spreading.write_spread import Spread
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
-from spark_jobs.delta_tables.session import late_session, open_session, reach_s3
-from spark_jobs.merging import handover
-from spark_jobs.merging.lake import Lake
-from spark_jobs.merging.lock import lake_lock
-from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.merging.merge_records import Records
-from spark_jobs.merging.spreading.tasks import open_configured
-from spark_jobs.merging.spreading.write_spread import Spread
+from spark_jobs.session import late_session, open_session, reach_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -211,7 +211,7 @@ def _session_of_job(config: Config, name: str, stop: threading.Event, lake: Lake
 
         def start() -> SparkSession:
             spark = stack.enter_context(session(f"dblog {name} {config.source.name}", stop, s3=config.s3))
-            from spark_jobs.delta_tables import delta_log_store
+            from spark_jobs import delta_log_store
 
             delta_log_store.check_excludes(spark, str(lake.location))
             return spark

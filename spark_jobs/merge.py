@@ -19,15 +19,15 @@ from functools import partial
 from dblog_core.errors import LakeBusy, LakeError, StagingError, StateError
 from dblog_core.lake.carrier_choice import NO_EXECUTORS
 from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake_engine.commit_pace import CommitPace
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging.handover import Slice
+from dblog_core.lake_engine.merging.merge_results import Applied, Merged
+from dblog_core.lake_engine.merging.withheld_keys import DumpEnd, Dumps, StoredDumps, Withheld
 from dblog_core.maintenance.schedule import Timetable, ask_when_due
 from dblog_core.state import recent_errors
 from spark_jobs import entry_point
-from spark_jobs.commit_pace import CommitPace
 from spark_jobs.entry_point import Starters, say
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.handover import Slice
-from spark_jobs.merging.merge_results import Applied, Merged
-from spark_jobs.merging.withheld_keys import DumpEnd, Dumps, StoredDumps, Withheld
 
 _POLL = 0.1  # seconds between two looks for a new segment
 _LOOK = 1.0  # seconds between two looks for a lake task

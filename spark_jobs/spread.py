@@ -7,8 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from dblog_core.errors import LakeError
-from spark_jobs.merging.spreading import tasks
-from spark_jobs.merging.spreading.tasks import Opener, SpreadWork
+from dblog_core.lake_engine.merging.spreading import tasks
+from dblog_core.lake_engine.merging.spreading.tasks import Opener, SpreadWork
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,10 +12,7 @@ from dblog_core.lake import cuts, time_travel
 from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import history_location, lake_at, table_location
 from dblog_core.lake.spark_submit import TIME_TRAVEL
-from dblog_core.model.events import DELETE, TRUNCATE
-from dblog_core.model.schema import TableName
-from dblog_core.storage.location import Location
-from spark_jobs.delta_tables.column_types import (
+from dblog_core.lake_engine.tables.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
     OFFSET,
@@ -23,6 +20,9 @@ from spark_jobs.delta_tables.column_types import (
     UNCHANGED,
     quote,
 )
+from dblog_core.model.events import DELETE, TRUNCATE
+from dblog_core.model.schema import TableName
+from dblog_core.storage.location import Location
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_jars import fetch_delta_jars, fetch_s3_jars
 from dblog_core.lake.spark_submit import spark_conf
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging.lock import lake_lock
+from dblog_core.lake_engine.merging.merge_records import Records
+from dblog_core.lake_engine.merging.withheld_keys import StoredDumps, Withheld
 from dblog_core.wiring import open_staging, open_state
-from spark_jobs.delta_tables.session import open_session
 from spark_jobs.entry_point import build_lake
 from spark_jobs.merge import Job
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.lock import lake_lock
-from spark_jobs.merging.merge_records import Records
-from spark_jobs.merging.withheld_keys import StoredDumps, Withheld
+from spark_jobs.session import open_session
 
 _SMALL_QUERIES = (
     "-XX:TieredStopAtLevel=1",

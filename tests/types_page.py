@@ -18,10 +18,10 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from dblog_core.lake_engine.tables.column_types import spark_type
 from dblog_core.model.values import to_json
 from dblog_core.sources.mysql.values import types as mysql
 from dblog_core.sources.postgres.values import types as postgres
-from spark_jobs.delta_tables.column_types import spark_type
 
 PAGE = Path(__file__).parents[1] / "docs" / "types.md"
 MYSQL = "mysql"

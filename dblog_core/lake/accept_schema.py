@@ -1,5 +1,5 @@
 """What `dblog schema accept` does with a table whose shape the lake does not follow: planned here without
-Spark, from staging and the lake's status; carried out by a lake task (`spark_jobs.lake_tasks.accept_schema`).
+Spark, from staging and the lake's status; carried out by a lake task (`dblog_core.lake_engine.tasks.accept_schema`).
 
 Whatever the log cannot tell comes by a full dump, so that the lake equals the source once that is merged.
 """

@@ -49,7 +49,7 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class MergeCounts:
     """What merge number `merge` has done with a table's rows; the others are as in
-    `spark_jobs.merging.merge_results.Applied`."""
+    `dblog_core.lake_engine.merging.merge_results.Applied`."""
 
     merge: int = 0
     rows: int = 0

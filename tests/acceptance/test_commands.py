@@ -204,7 +204,7 @@ def _assert_job_has_no_source_password(world: World, merging: Running) -> None:
     source = [world.variables[name] for name in (SOURCE_PASSWORD, HASH_KEY, TOKEN)]
     assert shown_in("\n".join(environments), source) == []
     # The job has run from the installed package: the interpreter has written its modules' bytecode there.
-    assert list((world.site / "spark_jobs" / "merging" / "__pycache__").glob("*.pyc"))
+    assert list((world.site / "dblog_core" / "lake_engine" / "merging" / "__pycache__").glob("*.pyc"))
 
 
 def _ask_about_it(world: World) -> None:

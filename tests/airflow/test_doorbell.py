@@ -18,10 +18,10 @@ from dblog_core.lake.lake_tasks import Outcome
 from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake_engine.merging.merge_records import Intent, Records, TaskIntent
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.wiring import open_staging
-from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 from tests.fix_s3 import Bucket
 from tests.unit.staged import root_of
 

@@ -24,13 +24,13 @@ from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at,
 from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
+from dblog_core.lake_engine.merging.merge_records import Records
 from dblog_core.verify import run as verification
 from dblog_core.verify.compared_columns import NotCompared
 from dblog_core.verify.report import Differences, Repair, Report, TableReport
 from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.slice_times import record_compared
 from dblog_core.verify.slices import Slice
-from spark_jobs.merging.merge_records import Records
 from tests.airflow.test_factory import write
 
 HOUR = dt.timedelta(hours=1)

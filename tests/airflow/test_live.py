@@ -21,8 +21,8 @@ from psycopg2 import sql
 from dblog_core import wiring
 from dblog_core.errors import LocalError
 from dblog_core.lake.lake_status import lake_at, own_directory, table_location
+from dblog_core.lake_engine.merging.lock import lake_lock
 from dblog_core.model.schema import TableName
-from spark_jobs.merging.lock import lake_lock
 from tests.airflow.approvals import large_dump
 from tests.airflow.live_source import MASKED
 from tests.airflow.own_page import newest_failed_run

@@ -29,7 +29,7 @@ from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.spark_submit import secret_settings
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest, ReplayRequest
-from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
+from dblog_core.lake_engine.merging.merge_records import Intent, Records, TaskIntent
 from tests.airflow.test_lake_tasks import config
 from tests.unit.config.test_secret_settings import FIELDS, SECRETS
 from tests.unit.staged import manifest

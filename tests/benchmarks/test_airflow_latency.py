@@ -15,12 +15,12 @@ import pytest
 from dblog_core import wiring
 from dblog_core.interfaces import StateStore
 from dblog_core.lake.lake_status import table_location
+from dblog_core.lake_engine.merging.handover import OVER
+from dblog_core.lake_engine.merging.lock import LEASE
 from dblog_core.local.servers.airflow import AirflowServer
 from dblog_core.local.servers.postgres import PostgresServer
 from dblog_core.local.servers.server import DatabaseServer
 from dblog_core.model.schema import TableName
-from spark_jobs.merging.handover import OVER
-from spark_jobs.merging.lock import LEASE
 from tests.benchmarks import data
 from tests.benchmarks.data import NewDatabase
 from tests.benchmarks.delta_rows import DeltaRows

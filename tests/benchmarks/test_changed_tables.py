@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory, table_location
 from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging.lake import Lake
+from dblog_core.lake_engine.merging.merge_records import Records
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
+from dblog_core.lake_engine.merging.withheld_keys import Withheld
+from dblog_core.lake_engine.tables.column_types import lake_shape
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables.column_types import lake_shape
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.lake import Lake
-from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.merging.merge_records import Records
-from spark_jobs.merging.withheld_keys import Withheld
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.spark.segments import SegmentBuilder, table

@@ -17,7 +17,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.delta_writer.upserting.upsert import upsert
-from spark_jobs.lake_tasks.mark_times import PURGE
+from dblog_core.lake_engine.tasks.mark_times import PURGE
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_merge import PLAIN, SHAPE, Filled

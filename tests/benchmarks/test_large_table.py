@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.staging import Staging
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.lake_table import LakeTable
 from tests.benchmarks.results import OURS, Figure, Results
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table

@@ -16,10 +16,10 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.staging.row_format import log_schema
-from spark_jobs.merging.lake_table import LakeTable
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.spark.lakes import TestLake

@@ -17,10 +17,10 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.local.servers.daemon import wait_until
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.merging.lake_table import LakeTable
 from tests.benchmarks.results import OURS, Bar, Figure, Results
 from tests.benchmarks.scale import Scale
 from tests.benchmarks.test_lake import Merges

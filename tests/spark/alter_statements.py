@@ -20,7 +20,7 @@ from dblog_core.delta_writer.altering.alterations import (
 )
 from dblog_core.delta_writer.altering.needed_features import LOCAL_TIMES
 from dblog_core.interfaces import Json
-from spark_jobs.delta_tables.column_types import quote
+from dblog_core.lake_engine.tables.column_types import quote
 
 
 def statements(table: str, changes: Iterable[Change]) -> Iterator[str]:

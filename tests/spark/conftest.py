@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dblog_core.lake.task_plans import MaintainPlan
+from dblog_core.lake_engine.tasks import maintain, registry
+from dblog_core.lake_engine.tasks.registry import Kind
 from dblog_core.staging import Staging
-from spark_jobs.lake_tasks import maintain, registry
-from spark_jobs.lake_tasks.registry import Kind
 from tests.spark.days import Days, config_of
 from tests.spark.lakes import TestLake
 

@@ -12,8 +12,8 @@ from dblog_core.interfaces import Json
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.task_plans import MaintainPlan
 from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake_engine.tasks import maintain
 from dblog_core.maintenance.maintain_result import MaintainResult
-from spark_jobs.lake_tasks import maintain
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 

@@ -15,11 +15,11 @@ from typing import Any
 from unittest import mock
 
 from dblog_core.errors import DblogError, LakeError, LeaseLost, StagingUnavailable
+from dblog_core.lake_engine.history.history_table import History
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging import cuts, deleted_rows
+from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.storage.location import Location
-from spark_jobs.history.history_table import History
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging import cuts, deleted_rows
-from spark_jobs.merging.lake_table import LakeTable
 from tests.spark.lakes import Crash, TestLake
 
 DEADLINE = 600.0

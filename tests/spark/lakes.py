@@ -18,17 +18,17 @@ from dblog_core.config.lake import JsonAs, SchemaChanges
 from dblog_core.lake import carrier_choice
 from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.lake_status import lake_at, own_directory, table_location
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging.lake import Lake
+from dblog_core.lake_engine.merging.merge_records import Records
+from dblog_core.lake_engine.merging.merge_results import Merged
+from dblog_core.lake_engine.merging.spreading.tasks import Opener, SpreadWork
+from dblog_core.lake_engine.merging.spreading.write_spread import Spread
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
+from dblog_core.lake_engine.merging.withheld_keys import DumpEnd, Withheld
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.lake import Lake
-from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.merging.merge_records import Records
-from spark_jobs.merging.merge_results import Merged
-from spark_jobs.merging.spreading.tasks import Opener, SpreadWork
-from spark_jobs.merging.spreading.write_spread import Spread
-from spark_jobs.merging.withheld_keys import DumpEnd, Withheld
 from spark_jobs.spread import run_tasks
 from tests.spark.segments import Row, SegmentBuilder
 

@@ -14,17 +14,17 @@ from deltalake import DeltaTable as PlainTable
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.merge_plan import next_sound_span
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging import cuts, deleted_rows
+from dblog_core.lake_engine.merging.fence import Fence
+from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging.merge_records import Intent, Records
+from dblog_core.lake_engine.merging.merge_results import Merged
+from dblog_core.lake_engine.merging.table_merge import TableMerge
+from dblog_core.lake_engine.merging.withheld_keys import Withheld
+from dblog_core.lake_engine.merging.work_commit import WorkCommit
 from dblog_core.model.values import Key
 from dblog_core.staging.manifest import LogMark
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging import cuts, deleted_rows
-from spark_jobs.merging.fence import Fence
-from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.merge_records import Intent, Records
-from spark_jobs.merging.merge_results import Merged
-from spark_jobs.merging.table_merge import TableMerge
-from spark_jobs.merging.withheld_keys import Withheld
-from spark_jobs.merging.work_commit import WorkCommit
 from tests.spark.faults import Fault
 from tests.spark.faulty_runs import Plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from spark_jobs.delta_tables.session import LateSession
+from spark_jobs.session import LateSession
 
 
 class SparkAsked(BaseException):

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core.lake.lake_status import TableStatus, history_location, read_status
+from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.verify.direct.compared_table import ComparedTable
 from dblog_core.verify.direct.exact_cast import MISFITS
 from dblog_core.verify.exchange import Ask, Pin, Task
-from spark_jobs.delta_tables import log
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import State
-from spark_jobs.delta_tables import log
-from spark_jobs.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.tables import log
 from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import table

@@ -15,11 +15,11 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
+from dblog_core.lake_engine.events import fold_on_driver
+from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import log
-from spark_jobs.events import fold_on_driver
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -185,7 +185,7 @@ def test_the_look_for_what_is_to_be_compacted_costs_what_was_merged(lake: TestLa
 
     def look() -> list[str]:
         looked.clear()
-        with mock.patch("spark_jobs.lake_tasks.upkeep.log.version", look_up_version):
+        with mock.patch("dblog_core.lake_engine.tasks.upkeep.log.version", look_up_version):
             compacted = merger.compact()
         return [*([compacted] if compacted else []), *dict.fromkeys(looked)]
 

@@ -20,11 +20,11 @@ from dblog_core.clock import SystemClock
 from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake.lake_status import State, read_status
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.events import fold_on_driver
+from dblog_core.lake_engine.merging.merge_results import Applied
+from dblog_core.lake_engine.merging.table_merge import TableMerge
 from dblog_core.staging import Staging, manifest, segment
 from dblog_core.staging.compaction import Compactor
-from spark_jobs.events import fold_on_driver
-from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.table_merge import TableMerge
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.unit.staged import root_of

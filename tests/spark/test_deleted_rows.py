@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake_engine.tasks import file_upkeep
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
-from spark_jobs.lake_tasks import file_upkeep
 from tests.spark.days import HOUR, ONE, Days
 
 pytestmark = pytest.mark.one_of(6)

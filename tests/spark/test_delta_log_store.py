@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import S3Config
 from dblog_core.errors import LakeError
-from spark_jobs.delta_tables import delta_log_store
-from spark_jobs.delta_tables.session import reach_s3
+from spark_jobs import delta_log_store
+from spark_jobs.session import reach_s3
 from tests.fix_s3 import Bucket
 from tests.s3_proxy import Answer, S3Proxy
 

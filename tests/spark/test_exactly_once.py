@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from dblog_core.errors import LakeBusy, LakeError, LeaseLost
 from dblog_core.lake.lake_status import lake_at, read_status
+from dblog_core.lake_engine.merging.lock import lake_lock
+from dblog_core.lake_engine.tables import log
 from dblog_core.staging import Staging
 from dblog_core.state.memory import MemoryState
-from spark_jobs.delta_tables import log
-from spark_jobs.merging.lock import lake_lock
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.waiting import PATIENCE_SECONDS

@@ -16,10 +16,10 @@ from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.update_rows import RowUpdate, update_rows
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging.merge_results import Applied, Merged
+from dblog_core.lake_engine.tables.column_types import OFFSET
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta_tables.column_types import OFFSET
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.merge_results import Applied, Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 

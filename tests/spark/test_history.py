@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from dblog_core.lake.lake_status import history_location, read_status
-from spark_jobs.delta_tables import log
-from spark_jobs.delta_tables.column_types import history_shape
+from dblog_core.lake_engine.tables import log
+from dblog_core.lake_engine.tables.column_types import history_shape
 from spark_jobs.views import scd2
 from tests.spark.history_lines import ITEMS, history_rows, item, lines
 from tests.spark.lakes import TestLake

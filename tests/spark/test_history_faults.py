@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LakeError
-from spark_jobs.history.history_table import History
-from spark_jobs.merging.lake_table import LakeTable
+from dblog_core.lake_engine.history.history_table import History
+from dblog_core.lake_engine.merging.lake_table import LakeTable
 from tests.fix_day import OfADay
 from tests.spark.history_lines import ITEMS, history_rows, item
 from tests.spark.lakes import Crash, TestLake

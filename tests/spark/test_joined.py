@@ -7,9 +7,9 @@ import pytest
 
 from dblog_core.clock import SystemClock
 from dblog_core.lake import merge_plan
+from dblog_core.lake_engine.events import fold_on_driver
 from dblog_core.staging import segment
 from dblog_core.staging.compaction import Compactor
-from spark_jobs.events import fold_on_driver
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.unit.staged import root_of

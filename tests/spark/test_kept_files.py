@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LakeError
-from spark_jobs.delta_tables import delta_log_checkpoint
+from dblog_core.lake_engine.tables import delta_log_checkpoint
 from spark_jobs.views import at_cut
 from tests.spark.days import HOUR, ONE, Days
 

@@ -24,11 +24,11 @@ from pyspark.sql import SparkSession
 
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake.task_plans import MaintainPlan
+from dblog_core.lake_engine.tables import delta_log_checkpoint, log
+from dblog_core.lake_engine.tasks import maintain, registry
+from dblog_core.lake_engine.tasks.registry import Kind
 from dblog_core.staging import Staging
-from spark_jobs.delta_tables import delta_log_checkpoint, log
-from spark_jobs.delta_tables.session import has_started, late_session, settings_of
-from spark_jobs.lake_tasks import maintain, registry
-from spark_jobs.lake_tasks.registry import Kind
+from spark_jobs.session import has_started, late_session, settings_of
 from tests.duckdb_reader import read_delta
 from tests.spark.days import HOUR, Days, config_of
 from tests.spark.lakes import TestLake

@@ -10,10 +10,10 @@ import pytest
 
 from dblog_core.lake.lake_status import read_status
 from dblog_core.lake.merge_plan import Work
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging.late_tables import LateTables, Shares
-from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.table_merge import TableMerge
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging.late_tables import LateTables, Shares
+from dblog_core.lake_engine.merging.merge_results import Applied
+from dblog_core.lake_engine.merging.table_merge import TableMerge
 from tests.spark.faulty_runs import NAMES, Model, judge
 from tests.spark.lakes import Crash, TestLake
 from tests.waiting import PATIENCE_SECONDS

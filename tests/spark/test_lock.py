@@ -18,9 +18,9 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import LakeBusy
 from dblog_core.lake.lake_status import lake_at, own_directory
 from dblog_core.lake.spark_submit import CONFIG_VARIABLE
+from dblog_core.lake_engine.merging.lock import lake_lock
 from dblog_core.state.sqlite import SqliteState
 from dblog_core.wiring import open_lake
-from spark_jobs.merging.lock import lake_lock
 
 SECONDS = 300  # a deadline, for a machine that is busy
 TTL = 600  # no lease ends by itself, however long its holder stands still
@@ -30,7 +30,7 @@ import sys
 from contextlib import closing
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.state.sqlite import SqliteState
-from spark_jobs.merging.lock import lake_lock
+from dblog_core.lake_engine.merging.lock import lake_lock
 lake, file, ttl = sys.argv[1:]
 with closing(SqliteState(file, prefix="t")) as state, lake_lock(lake_at(lake), state, ttl=float(ttl)):
     print("held", flush=True)

@@ -21,11 +21,11 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, history_location, lake_at
 from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake_engine.tables import delta_log_checkpoint, log
+from dblog_core.lake_engine.tasks import file_upkeep, maintain, upkeep
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import delta_log_checkpoint, log
-from spark_jobs.lake_tasks import file_upkeep, maintain, upkeep
 from tests.spark.days import HOUR, ONE, Days
 from tests.spark.history_lines import history_rows
 from tests.spark.lakes import Crash, TestLake

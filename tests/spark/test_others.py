@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import State, history_location, read_status
-from spark_jobs.history.history_table import Begin
-from spark_jobs.history.rebuild_start import find_past
+from dblog_core.lake_engine.history.history_table import Begin
+from dblog_core.lake_engine.history.rebuild_start import find_past
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import history_location
 from dblog_core.lake.task_results import RebuildResult
-from spark_jobs.delta_tables import log
+from dblog_core.lake_engine.tables import log
 from tests.spark.asked import Dumps, ask, ask_well, damage, dies
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

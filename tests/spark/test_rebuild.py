@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.task_results import RebuildResult
-from spark_jobs.delta_tables import log
+from dblog_core.lake_engine.tables import log
 from tests.spark.asked import ask, ask_well, damage, dies
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

@@ -11,11 +11,11 @@ import pytest
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.merging.merge_results import Applied
+from dblog_core.lake_engine.merging.table_merge import TableMerge
 from dblog_core.maintenance import retention_needs
 from dblog_core.staging.retention import Retention
 from dblog_core.state.settings_in_force import LiveSettings
-from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.table_merge import TableMerge
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import read_status
 from dblog_core.lake.task_results import ReplayResult
-from spark_jobs.delta_tables import log
+from dblog_core.lake_engine.tables import log
 from tests.spark.asked import ask, damage, dies, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table

@@ -9,7 +9,7 @@ from dblog_core.errors import SourceUnavailable
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.lake.task_results import ResetResult
-from spark_jobs.delta_tables import log
+from dblog_core.lake_engine.tables import log
 from tests.spark.asked import ask, ask_well, dies
 from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table

@@ -20,7 +20,7 @@ from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
-from spark_jobs.delta_tables.session import reach_s3
+from spark_jobs.session import reach_s3
 from tests.fix_s3 import Bucket
 from tests.fix_servers import Database
 from tests.fix_verify import Verify

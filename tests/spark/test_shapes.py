@@ -8,7 +8,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from spark_jobs.delta_tables import log
+from dblog_core.lake_engine.tables import log
 from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

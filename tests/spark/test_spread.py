@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable as RustTable
 from pyspark.sql import SparkSession
 
+from dblog_core.lake_engine.merging.spreading import tasks, write_spread
+from dblog_core.lake_engine.merging.spreading.tasks import Opener, SpreadWork
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
-from spark_jobs.merging.spreading import tasks, write_spread
-from spark_jobs.merging.spreading.tasks import Opener, SpreadWork
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.test_histories import WORLDS, burst, check_everything_happened

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import TableStatus, read_status
+from dblog_core.lake_engine.merging.withheld_keys import DumpEnd
+from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta_tables import log
-from spark_jobs.merging.withheld_keys import DumpEnd
 from tests.spark.lakes import Dumps, TestLake
 from tests.spark.segments import table
 from tests.unit.staged import root_of

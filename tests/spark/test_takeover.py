@@ -15,11 +15,11 @@ import pytest
 
 from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
+from dblog_core.lake_engine.merging import deleted_rows
+from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
+from dblog_core.lake_engine.tables import log
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import log
-from spark_jobs.merging import deleted_rows
-from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.mark_and_append import OpenTables
 from tests.fix_day import OfADay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table

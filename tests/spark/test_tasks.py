@@ -15,10 +15,10 @@ from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, read_status, table_location
 from dblog_core.lake.task_plans import UnknownPlan
 from dblog_core.lake.task_requests import UnknownRequest
-from spark_jobs.delta_tables import log
-from spark_jobs.lake_tasks import registry
-from spark_jobs.lake_tasks.context import Done, Tools
-from spark_jobs.lake_tasks.registry import Kind
+from dblog_core.lake_engine.tables import log
+from dblog_core.lake_engine.tasks import registry
+from dblog_core.lake_engine.tasks.context import Done, Tools
+from dblog_core.lake_engine.tasks.registry import Kind
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 

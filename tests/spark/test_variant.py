@@ -21,6 +21,9 @@ from dblog_core.lake import lake_tasks, time_travel
 from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake_engine.tables import log
+from dblog_core.lake_engine.tables.column_types import PROVENANCE
+from dblog_core.lake_engine.tables.variants import METADATA
 from dblog_core.maintenance import disk_usage
 from dblog_core.maintenance.disk_usage import Patience
 from dblog_core.maintenance.maintain_result import MaintainResult
@@ -30,9 +33,6 @@ from dblog_core.verify.direct.lake_columns import OTHER
 from dblog_core.verify.direct.variant_values import differs_from_text
 from dblog_core.verify.exchange import Pin
 from spark_jobs import views
-from spark_jobs.delta_tables import log
-from spark_jobs.delta_tables.column_types import PROVENANCE
-from spark_jobs.delta_tables.variants import METADATA
 from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, json_in, table

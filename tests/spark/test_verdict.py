@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import read_status
+from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.verify.direct.judge import DirectJudge
 from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
-from spark_jobs.delta_tables import log
 from tests.plain_hashes import row_hash
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

@@ -18,14 +18,14 @@ from pyspark.sql.types import StructType as SparkShape
 from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.keys import key_index
 from dblog_core.errors import LakeError
+from dblog_core.lake_engine.events import event_buckets, fold_in_parts, fold_on_driver
+from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
+from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging.merge_results import Merged
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
+from dblog_core.lake_engine.tables import create_table, delta_log_checkpoint, log
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import create_table, delta_log_checkpoint, log
-from spark_jobs.events import event_buckets, fold_in_parts, fold_on_driver
-from spark_jobs.merging import deleted_rows, mark_and_append
-from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.merging.merge_results import Merged
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Source, WholeRows
@@ -213,7 +213,7 @@ def test_a_table_whose_index_has_no_room_stops_until_it_has(lake: TestLake, monk
     lake.build.seal()
     with monkeypatch.context() as patch:
         patch.setattr(key_index, "_LEFT_FREE", 1 << 62)
-        patch.setattr(mark_and_append, "_SHARES", 1 << 40)  # of the memory that indexes have: none of it
+        patch.setattr(upsert_rows, "_SHARES", 1 << 40)  # of the memory that indexes have: none of it
         ((applied,),) = [merged.tables for merged in lake.merge()]
     assert "the index of the table's keys has no room on the local disk" in str(applied.error)
     assert str(lake.path.parent) in str(applied.error) and "DBLOG_CACHE_DIR" in str(applied.error)

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 
+from dblog_core.lake_engine.merging import deleted_rows
+from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
+from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
-from spark_jobs.delta_tables import log
-from spark_jobs.merging import deleted_rows
-from spark_jobs.merging.lake_table import LakeTable
-from spark_jobs.merging.mark_and_append import OpenTables
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -68,7 +68,7 @@ def test_a_new_table_names_the_columns_with_statistics(lake: TestLake) -> None:
 def test_a_table_from_before_is_given_them_by_its_next_merge(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = wide()
     with monkeypatch.context() as patch:
-        patch.setattr("spark_jobs.merging.lake_table.missing_statistics", lambda *_: {})
+        patch.setattr("dblog_core.lake_engine.merging.lake_table.missing_statistics", lambda *_: {})
         lake.build.create(schema, row(1, 1))
         lake.build.seal()
         lake.merge_well()

@@ -25,20 +25,20 @@ from dblog_core.lake.merge_plan import Span, Work
 from dblog_core.lake.task_plans import ResetPlan
 from dblog_core.lake.task_requests import ResetRequest
 from dblog_core.lake.task_results import ResetResult
+from dblog_core.lake_engine.merge_rounds import Merger
+from dblog_core.lake_engine.merging import late_tables, table_turn
+from dblog_core.lake_engine.merging.lake import Lake
+from dblog_core.lake_engine.merging.late_tables import LateTables
+from dblog_core.lake_engine.merging.merge_records import Intent, Records
+from dblog_core.lake_engine.merging.merge_results import Applied
+from dblog_core.lake_engine.merging.table_turn import TableTurn
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
+from dblog_core.lake_engine.merging.withheld_keys import Withheld
+from dblog_core.lake_engine.tasks import registry
+from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.maintenance.retention_needs import of_lake
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.lake_tasks import registry
-from spark_jobs.lake_tasks.context import Done, Tools
-from spark_jobs.merge_rounds import Merger
-from spark_jobs.merging import late_tables, table_turn
-from spark_jobs.merging.lake import Lake
-from spark_jobs.merging.late_tables import LateTables
-from spark_jobs.merging.mark_and_append import OpenTables
-from spark_jobs.merging.merge_records import Intent, Records
-from spark_jobs.merging.merge_results import Applied
-from spark_jobs.merging.table_turn import TableTurn
-from spark_jobs.merging.withheld_keys import Withheld
 from tests.simulation.storage import Disk, MemoryStorage
 from tests.spark.segments import SegmentBuilder, table
 from tests.unit.lying_storage import Late, Lying
@@ -379,8 +379,8 @@ def a_world(liar: random.Random | None = None) -> Iterator[World]:
         mock.patch.object(table_turn, "TableMerge", Tables),
         mock.patch.object(TableTurn, "merge", merge),
         mock.patch.object(LateTables, "run", run),
-        mock.patch("spark_jobs.merging.cuts.append", append_cut),
-        mock.patch("spark_jobs.delta_tables.log.newest_transaction", newest_transaction),
+        mock.patch("dblog_core.lake_engine.merging.cuts.append", append_cut),
+        mock.patch("dblog_core.lake_engine.tables.log.newest_transaction", newest_transaction),
         mock.patch.object(Staging, "is_published", return_value=True),
         mock.patch.object(late_tables, "_LOOK_SECONDS", 0.02),
         mock.patch.dict(registry.KINDS, {NOTE.kind: registry.Kind(look, plan_note)}),

@@ -14,10 +14,10 @@ from typer.main import get_command
 
 from dblog_core.cli import app
 from dblog_core.config.settings import Config
+from dblog_core.lake_engine.merging.merge_results import Applied
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.monitoring.metrics import GAUGES
 from dblog_core.monitoring.source_status import MergeProgress, OpenWindow, OutputInStatus, SourceStatus, TableInStatus
-from spark_jobs.merging.merge_results import Applied
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

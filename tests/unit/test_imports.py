@@ -27,16 +27,15 @@ FLOORS = (
         "staging",
     ),
     *("sources", "dumps", "outputs", "schema_evolution", "lake", "signals", "notifications", "verify"),
-    *("maintenance", "local", "capture", "monitoring", "airflow", "commands"),
+    *("maintenance", "lake_engine", "local", "capture", "monitoring", "airflow", "commands"),
 )
 """Packages and modules in the root of `dblog_core`, the lowest first: each imports only from what stands before it."""
 BESIDE = {"retry", "tls", "user_cache", "signatures", "kafka_client", "early_signals", "__init__"}
 """Small tools in the root that any floor may use; they use nothing above `interfaces`."""
 HOLLOW = {"wiring", "cli"}
 """Load what a configuration or a command names, and only when it is needed."""
-SPARK_FLOORS = ("delta_tables", "events", "history", "merging", "lake_tasks")
-"""Packages of `spark_jobs` in the same way; its entry points, in its root, stand above them."""
-SPARK_HOLLOW: dict[str, set[str]] = {}
+ENGINE_FLOORS = ("commit_pace", "tables", "events", "history", "merging", "tasks", "merge_rounds")
+"""Packages and modules in the root of `dblog_core.lake_engine`, in the same way."""
 PURE = ("errors", "interfaces", "model", "algorithm", "outputs.batching", "notifications.changes", "signals.message")
 """Vocabulary and logic: no input or output, no clock, no chance, no logging."""
 NOT_PURE = {"model.durations", "model.sizes"}
@@ -114,8 +113,9 @@ def _edges(top: str) -> Iterator[tuple[str, str]]:
 def test_every_package_has_its_floor() -> None:
     rooms = {_room(name) for name in MODULES if name.startswith("dblog_core")}
     assert rooms == {*FLOORS, *BESIDE, *HOLLOW}
-    packages = {name.split(".")[1] for name in MODULES if name.startswith("spark_jobs.") and name.count(".") > 1}
-    assert packages == set(SPARK_FLOORS)
+    engine = {name.split(".")[2] for name in MODULES if name.startswith("dblog_core.lake_engine.")}
+    assert engine == set(ENGINE_FLOORS)
+    assert [name for name in MODULES if name.startswith("spark_jobs.") and name.count(".") > 1] == []
 
 
 def test_no_package_imports_from_a_floor_above_it() -> None:
@@ -128,14 +128,13 @@ def test_no_package_imports_from_a_floor_above_it() -> None:
     assert not above, "\n".join(above)
 
 
-def test_no_package_of_the_jobs_imports_from_a_floor_above_it() -> None:
-    floor = {name: number for number, name in enumerate(SPARK_FLOORS)}
+def test_no_package_of_the_lake_engine_imports_from_a_floor_above_it() -> None:
+    engine = "dblog_core.lake_engine."
     above = [
         f"{name} imports {imported}"
-        for name, imported in _edges("spark_jobs")
-        if name.count(".") > 1
-        if floor.get(_room(imported), len(floor)) > floor[_room(name)]
-        if imported not in SPARK_HOLLOW.get(name, set())
+        for name, imported in _edges("dblog_core")
+        if name.startswith(engine) and imported.startswith(engine)
+        if ENGINE_FLOORS.index(imported.split(".")[2]) > ENGINE_FLOORS.index(name.split(".")[2])
     ]
     assert not above, "\n".join(above)
 
@@ -178,7 +177,7 @@ def test_the_engine_does_not_import_spark() -> None:
 def test_a_merge_by_one_process_imports_no_spark() -> None:
     """`[lake] engine = "local"` is for machines without it too."""
     block = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'py4j', 'delta')))"
-    code = f"{block}; import spark_jobs.merge; from spark_jobs.lake_tasks import registry"
+    code = f"{block}; import spark_jobs.merge; from dblog_core.lake_engine.tasks import registry"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -14,9 +14,9 @@ from dblog_core import cli
 from dblog_core.lake import cuts
 from dblog_core.lake.lake_status import lake_at, table_location
 from dblog_core.lake.merge_plan import Span
+from dblog_core.lake_engine.merging import cuts as written
+from dblog_core.lake_engine.merging.merge_records import Intent
 from dblog_core.model.schema import TableName
-from spark_jobs.merging import cuts as written
-from spark_jobs.merging.merge_records import Intent
 
 CONFIG = """
 [source]

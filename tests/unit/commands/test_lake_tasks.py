@@ -24,7 +24,7 @@ from dblog_core.lake.task_results import (
     ReplayResult,
     ResetResult,
 )
-from spark_jobs.merging.merge_records import Records
+from dblog_core.lake_engine.merging.merge_records import Records
 
 NOW = dt.datetime(2026, 11, 21, 15, tzinfo=dt.UTC)
 

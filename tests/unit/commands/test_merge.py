@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LakeError
-from spark_jobs.commit_pace import BYTES_A_SECOND, CommitPace
+from dblog_core.lake_engine.commit_pace import BYTES_A_SECOND, CommitPace
+from dblog_core.lake_engine.merging.merge_results import Merged
+from dblog_core.lake_engine.merging.withheld_keys import DumpEnd
 from spark_jobs.merge import Job
-from spark_jobs.merging.merge_results import Merged
-from spark_jobs.merging.withheld_keys import DumpEnd
 
 ROUNDS = 50  # after which a merge that only merges is stopped
 

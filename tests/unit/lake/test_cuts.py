@@ -21,9 +21,9 @@ from dblog_core.lake import cuts
 from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake.merge_plan import Span
+from dblog_core.lake_engine.merging import cuts as written
+from dblog_core.lake_engine.merging.merge_records import Intent
 from dblog_core.storage.location import Location
-from spark_jobs.merging import cuts as written
-from spark_jobs.merging.merge_records import Intent
 
 APP = "dblog:shop:cuts"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

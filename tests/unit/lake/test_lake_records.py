@@ -25,13 +25,13 @@ from dblog_core.lake.lake_status import (
 )
 from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.lake_engine.merging import merge_records
+from dblog_core.lake_engine.merging.fence import Fence
+from dblog_core.lake_engine.merging.merge_records import Intent, Place, Records
+from dblog_core.lake_engine.merging.withheld_keys import Withheld
+from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.storage.location import Location
-from spark_jobs.delta_tables import log
-from spark_jobs.merging import merge_records
-from spark_jobs.merging.fence import Fence
-from spark_jobs.merging.merge_records import Intent, Place, Records
-from spark_jobs.merging.withheld_keys import Withheld
 
 T = TableSchema(TableName("s", "t"), (Column("id", "int", pa.int64()),), ("id",))
 SPAN = Span(1, 1, 1, 1, "p", None)

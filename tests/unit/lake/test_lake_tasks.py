@@ -16,9 +16,9 @@ from dblog_core.lake.lake_status import LakeStatus, lake_at, own_directory
 from dblog_core.lake.lake_tasks import Outcome
 from dblog_core.lake.task_requests import RebuildRequest, ResetRequest
 from dblog_core.lake.task_results import ResetResult
+from dblog_core.lake_engine.merging.merge_records import Records
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_lake, open_state
-from spark_jobs.merging.merge_records import Records
 
 RESULT = ResetResult("shop.t", "d1", 3)
 DONE = Outcome(0, RESULT)

@@ -47,6 +47,7 @@ from dblog_core.lake.task_results import (
     ResetResult,
     TaskResult,
 )
+from dblog_core.lake_engine.merging.merge_records import Intent, Records, TaskIntent
 from dblog_core.maintenance.maintain_result import (
     FailedPlace,
     MaintainedCuts,
@@ -57,7 +58,6 @@ from dblog_core.maintenance.maintain_result import (
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.staging.log_start import Need
 from dblog_core.storage.location import Location
-from spark_jobs.merging.merge_records import Intent, Records, TaskIntent
 
 ONE = IntervalEnd(Unit.OFFSET, 1)
 MOMENT = IntervalEnd(Unit.TIME, 1_764_000_000_123_456)

@@ -23,6 +23,7 @@ from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError
 from dblog_core.lake.cuts import open_table
 from dblog_core.lake.lake_status import history_location, lake_at, link_encoded_name, table_location
+from dblog_core.lake_engine.tables.column_types import quote as quote_column
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.model import table_names, table_patterns
 from dblog_core.model.schema import Column, TableName, TableSchema
@@ -39,7 +40,6 @@ from dblog_core.sources.postgres.logical.wal2json import _filter
 from dblog_core.sources.postgres.sql import typed_names
 from dblog_core.staging.segment import safe_name
 from dblog_core.verify.slices import _path
-from spark_jobs.delta_tables.column_types import quote as quote_column
 from spark_jobs.source import _names
 from tests import worst_names
 from tests.unit import requests_world

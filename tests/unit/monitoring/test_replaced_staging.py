@@ -13,10 +13,10 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, own_directory
 from dblog_core.lake.merge_dry_run import merge_plan
+from dblog_core.lake_engine.merging.merge_records import Records
 from dblog_core.monitoring import preflight
 from dblog_core.monitoring.lag_history import LagHistory
 from dblog_core.monitoring.status import read_source_status
-from spark_jobs.merging.merge_records import Records
 from tests.unit.monitoring.test_metrics import config as make_config
 from tests.unit.staged import manifest
 

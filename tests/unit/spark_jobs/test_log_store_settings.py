@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from dblog_core.errors import LakeError
-from spark_jobs.delta_tables import delta_log_store
+from spark_jobs import delta_log_store
 
 OURS = "dblog.CreateIfAbsentLogStore"
 GCS = "io.delta.storage.GCSLogStore"

@@ -10,7 +10,7 @@ from botocore.awsrequest import AWSResponse
 
 from dblog_core.config.settings import S3Config
 from dblog_core.storage.s3 import S3Storage
-from spark_jobs.delta_tables.session import s3a
+from spark_jobs.session import s3a
 
 KEY = "arn:aws:kms:eu-central-1:1:key/k"
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from dblog_core.commands.verify import text
 from dblog_core.config.source import ColumnRules
 from dblog_core.lake.json_variants import COMMENT
+from dblog_core.lake_engine.tables.column_types import PROVENANCE
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.verify.compared_columns import OWN_COLUMNS, NotCompared, SourceColumns, list_not_compared
 from dblog_core.verify.report import Report, TableReport
-from spark_jobs.delta_tables.column_types import PROVENANCE
 from tests.plain_hashes import row_hash
 
 SCHEMA = TableSchema(

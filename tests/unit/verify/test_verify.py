@@ -16,6 +16,7 @@ from dblog_core.dumps.dump_records import Refusal
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Hashes
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory
+from dblog_core.lake_engine.merging.merge_records import Records
 from dblog_core.rows.arrow_hashes import sum_exactly
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
@@ -25,7 +26,6 @@ from dblog_core.verify.delta_version import columns_left_out
 from dblog_core.verify.exchange import Answer
 from dblog_core.verify.recheck import Kind, Suspects
 from dblog_core.verify.report import Repair, Report, TableReport
-from spark_jobs.merging.merge_records import Records
 from tests.fake_source import ORDERS
 from tests.unit.staged import table
 

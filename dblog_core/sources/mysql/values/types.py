@@ -1,6 +1,6 @@
 """Column types: the server's, as its catalogue and as its log name them, and the one Arrow type that both become.
 
-Which Delta type an Arrow type becomes stands in `spark_jobs/delta_tables/column_types`.
+Which Delta type an Arrow type becomes stands in `dblog_core/lake_engine/tables/column_types`.
 """
 
 from __future__ import annotations

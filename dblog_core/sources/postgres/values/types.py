@@ -3,7 +3,7 @@
 Types are recognised by the text of `format_type`, so that pgoutput's oid and typmod, wal2json's type names and the
 catalogue agree. What has no exact Arrow form stays text, as the server prints it under `session_settings.FORMS`.
 
-Which Delta type an Arrow type becomes stands in `spark_jobs/delta_tables/column_types`.
+Which Delta type an Arrow type becomes stands in `dblog_core/lake_engine/tables/column_types`.
 """
 
 from __future__ import annotations

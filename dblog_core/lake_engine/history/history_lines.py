@@ -1,0 +1,223 @@
+"""The lines of a history that a work's events are: all at once, or in parts where memory has no room for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer.shape import DeltaColumn, Shape
+from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.events import fold_in_parts, fold_on_driver
+from dblog_core.lake_engine.events.event_buckets import GROUP_BYTES, EventBuckets, Events, join_up_to
+from dblog_core.lake_engine.events.fold_unchanged_toast import mask_unchanged
+from dblog_core.lake_engine.events.portion_fold import list_names
+from dblog_core.lake_engine.history.former_values import FormerValues, LakeBefore
+from dblog_core.lake_engine.tables.column_types import (
+    COMMIT_TIME,
+    MOVED_FROM,
+    OFFSET,
+    OP,
+    ORIGIN,
+    POSITION,
+    TRANSACTION,
+    UNCHANGED,
+)
+from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
+from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.table_spool import SpooledTables
+from dblog_core.schema_evolution.renames import describe_stale, is_stale
+from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
+
+PORTION_BYTES = 32 << 20
+"""Decoded bytes of events of some keys whose lines are made at a time."""
+
+Lines: TypeAlias = pa.Table | SpooledTables
+
+_META = {OP: "op", OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_time", ORIGIN: "origin"}
+
+
+def make_lines(
+    staging: Staging, work: Work, schema: TableSchema, stale: Sequence[Column], shape: Shape, before: LakeBefore
+) -> Lines:
+    """The work's lines in the columns of the history: all at once by growing offset, or in parts. `stale`: columns
+    whose names others have taken since, under their names in the rows (`renames`).
+
+    Raises CorruptSegment for a file that is missing or not the one that the manifest names; LakeError where the local
+    disk has no room; TableRefused where the lake's rows cannot be read.
+    """
+    whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
+    plan = _LinePlan(schema, stale, shape, [mark.offset for mark in work.truncates], before)
+    if (lines := _make_at_once(staging, whole, plan)) is None:
+        lines = _make_in_parts(staging, whole, plan)
+    if not work.truncates:
+        return lines
+    told_truncates = _lines_of_truncates(work.truncates, shape)
+    if isinstance(lines, SpooledTables):
+        lines.append(told_truncates)
+        return lines
+    return pa.concat_tables([lines, told_truncates]).sort_by(OFFSET)
+
+
+def make_ghosts(keys: Iterable[pa.Table], mark: LogMark, schema: TableSchema, shape: Shape) -> SpooledTables:
+    """A line for each key that the dump of `mark` shows to be gone. `keys`: some at a time, by the columns' names."""
+    lines = SpooledTables()
+    unchanged = [[c.name for c in schema.columns if c.name not in schema.key] or None]
+    for part in keys:
+        count = len(part)
+        fields = _fields_of_marks([mark] * count, DELETE, "dump")
+        fields[UNCHANGED] = pa.array(unchanged * count, pa.list_(pa.string()))
+        lines.append(_in_shape({**fields, **{name: part[name] for name in schema.key}}, count, shape))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _LinePlan:
+    """What lines are made of beside the events: the shape of the table, and of its history; columns whose names others
+    have taken since; the offsets of TRUNCATEs; and the lake before."""
+
+    schema: TableSchema
+    stale: Sequence[Column]
+    shape: Shape
+    truncates: Sequence[int]
+    before: LakeBefore
+
+    @property
+    def read_schema(self) -> TableSchema:
+        """The shape that events are read in: the stale columns follow the others."""
+        return TableSchema(self.schema.table, (*self.schema.columns, *self.stale), self.schema.key)
+
+    def lines_of_keys(self, portions: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """The lines of all events of some keys, by growing offset in each portion of them."""
+        former = FormerValues(self.schema, self.truncates, self.before)
+        waiting: pa.Table | None = None
+        for portion in portions:
+            if not len(portion):
+                continue
+            if waiting is not None:
+                yield self.lines_of_events(former.fill(waiting, is_last=False))
+            waiting = portion
+        if waiting is not None:
+            yield self.lines_of_events(former.fill(waiting) if self.schema.key else waiting)
+
+    def lines_of_events(self, events: pa.Table) -> pa.Table:
+        return _lines_of_events(events, self).sort_by(OFFSET)
+
+
+def _make_at_once(staging: Staging, work: Work, plan: _LinePlan) -> pa.Table | None:
+    """None where the rows are too many, or too large."""
+    if not fold_on_driver.is_small(work):
+        return None
+    parts: list[pa.Table] = []
+    size = 0
+    for part in fold_on_driver.read_events(staging, work, plan.read_schema, for_history=True):
+        size += part.nbytes
+        if size > fold_on_driver.MAX_DECODED:
+            return None
+        parts.append(part)
+    lines = plan.lines_of_keys([pa.concat_tables(parts)] if parts else [])
+    return next(lines, None) or _in_shape({}, 0, plan.shape)
+
+
+def _make_in_parts(staging: Staging, work: Work, plan: _LinePlan) -> SpooledTables:
+    """Parts in the order of the log where no event needs to know another one of its key; else parts of some keys."""
+    with fold_in_parts.ONE_AT_A_TIME:
+        lines = SpooledTables()
+        every = fold_on_driver.read_events(staging, work, plan.read_schema, for_history=True)
+        for events in join_up_to(GROUP_BYTES, every):
+            if plan.schema.key and _needs_former_values(events):
+                break
+            lines.append(plan.lines_of_events(events))
+        else:
+            return lines
+        lines = SpooledTables()
+        buckets = EventBuckets(staging, work, plan.read_schema, for_history=True)
+        for group in buckets.groups():
+            for part in plan.lines_of_keys(_portions(buckets, group)):
+                lines.append(part)
+        return lines
+
+
+def _portions(buckets: EventBuckets, group: Sequence[Events]) -> Iterator[pa.Table]:
+    """The events of a group, so many bytes at a time; all of a portion are older than those of the next."""
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for events in group:
+        if waiting_bytes >= PORTION_BYTES:
+            rows = pa.concat_tables(waiting)
+            is_older = pc.less(rows["offset"], events.first)
+            yield rows.filter(is_older)
+            waiting = [rows.filter(pc.invert(is_older))]
+            waiting_bytes = waiting[0].nbytes
+        waiting.append(buckets.read(events))
+        waiting_bytes += events.spooled.nbytes
+    yield pa.concat_tables(waiting)
+
+
+def _needs_former_values(events: pa.Table) -> bool:
+    """Whether some come from a dump, or leave values out."""
+    dumped = pc.equal(events["origin"], "dump")
+    return bool(pc.any(pc.or_(dumped, events["unchanged"].is_valid())).as_py())
+
+
+def _lines_of_events(events: pa.Table, plan: _LinePlan) -> pa.Table:
+    schema = plan.schema
+    key_only = events["key_only"]
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {name: events[column] for name, column in _META.items()}
+    refreshed = pc.equal(events["op"], REFRESH)
+    columns[TRANSACTION] = pc.if_else(refreshed, pa.scalar(None, pa.string()), events["transaction"])
+    columns[UNCHANGED] = _unchanged_names(events, schema)
+    if schema.key:
+        columns[MOVED_FROM] = _old_keys(events, schema, plan.shape[MOVED_FROM])
+    names = {name.lower(): name for name in plan.shape.names}
+    for i, column in enumerate(plan.read_schema.columns):
+        name = names[describe_stale(column.name).lower()] if is_stale(column.name) else column.name
+        if name in schema.key:
+            columns[name] = events[f"k{schema.key.index(name)}"]
+        else:
+            columns[name] = pc.if_else(key_only, pa.scalar(None, column.type), events[f"v{i}"])
+    return _in_shape(columns, len(events), plan.shape)
+
+
+def _unchanged_names(events: pa.Table, schema: TableSchema) -> pa.Array:
+    """The columns of each event whose value is not known; of a deleted row of which there is the key alone, all
+    others."""
+    key_only = np.asarray(events["key_only"])
+    names = [c.name for c in schema.columns if c.name not in schema.key]  # whose values are in the key
+    return list_names({name: key_only | mask_unchanged(events["unchanged"], name) for name in names}, len(events))
+
+
+def _old_keys(events: pa.Table, schema: TableSchema, column: DeltaColumn) -> pa.Array:
+    """The key before a change of it. Its parts have the names that the history's files have for them."""
+    parts = [events[f"m{i}"].combine_chunks() for i in range(len(schema.key))]
+    fields = [column.type.field(i) for i in range(column.type.num_fields)]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=pc.invert(events["moved"].combine_chunks()))
+
+
+def _lines_of_truncates(marks: Sequence[LogMark], shape: Shape) -> pa.Table:
+    transactions = pa.array([mark.transaction for mark in marks], pa.string())
+    fields = {**_fields_of_marks(marks, TRUNCATE, "log"), TRANSACTION: transactions}
+    return _in_shape(fields, len(marks), shape)
+
+
+def _fields_of_marks(marks: Sequence[LogMark], op: str, origin: str) -> dict[str, pa.Array]:
+    times = pa.array([mark.commit_time for mark in marks], pa.int64())
+    return {
+        OP: pa.repeat(op, len(marks)),
+        OFFSET: pa.array([mark.offset for mark in marks], pa.int64()),
+        POSITION: pa.array([mark.position for mark in marks], pa.string()),
+        COMMIT_TIME: times.cast(pa.timestamp("us", tz="UTC")),
+        ORIGIN: pa.repeat(origin, len(marks)),
+    }
+
+
+def _in_shape(columns: Mapping[str, pa.Array | pa.ChunkedArray], count: int, shape: Shape) -> pa.Table:
+    """The columns of the history, in their types; NULL where nothing is said."""
+    values = [columns.get(column.name, pa.nulls(count, column.type)) for column in shape]
+    cast = [value.cast(column.type) for value, column in zip(values, shape, strict=True)]
+    return pa.table(cast, names=shape.names)

@@ -1,0 +1,374 @@
+"""The Delta tables: made, widened, and changed by one commit a span, exactly once by Delta's transaction versions.
+
+Every commit is also guarded by offsets, so that applying one again changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dblog_core.delta_writer.altering.alterations import (
+    AddColumn,
+    Change,
+    CommentColumn,
+    SetProperties,
+    UnsetProperties,
+)
+from dblog_core.delta_writer.altering.column_mapping import MODE, is_mapped
+from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.delta_types import StructType
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.replace_rows import Replacement, replace_rows
+from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.stored_rows import stored_count
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
+from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
+from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.events.fold_without_spark import FoldedRows
+from dblog_core.lake_engine.merging import upsert_rows
+from dblog_core.lake_engine.merging.spreading.write_spread import Spread, SpreadOutcome, write_spread
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
+from dblog_core.lake_engine.tables import (
+    alter_table,
+    create_table,
+    delta_log_checkpoint,
+    log,
+    variants,
+)
+from dblog_core.lake_engine.tables.alter_table import KEY, DroppedColumns
+from dblog_core.lake_engine.tables.column_types import (
+    PROVENANCE,
+    check_name_beside_vectors,
+    check_names,
+    lake_shape,
+    needs_mapping,
+)  # fmt: skip
+from dblog_core.lake_engine.tables.row_updates import RowUpdates
+from dblog_core.lake_engine.tables.shaped_table import Described, ShapedTable
+from dblog_core.lake_engine.tables.skipping_columns import NAMED, missing_statistics, names_others
+from dblog_core.model.schema import TableName, TableSchema
+from dblog_core.model.table_names import quote_for_shell
+from dblog_core.model.values import Key
+from dblog_core.schema_evolution.renames import Renames
+from dblog_core.staging import Staging
+from dblog_core.storage.location import Location
+from spark_jobs.session import settings_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VECTORS = "delta.enableDeletionVectors"
+
+
+class LakeTable:
+    """One table of the lake. `app` names our transactions in its Delta log."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: Location,
+        schema: TableSchema,
+        *,
+        app: str,
+        check: Callable[[], None] = lambda: None,
+        dropped: DroppedColumns | None = None,
+        renames: Renames | None = None,
+        json_as_variant: bool = False,
+        settled: set[Location] | None = None,
+        vectors: bool = True,
+    ) -> None:
+        """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
+        that led to the shape; `json_as_variant`: a column that is JSON has a VARIANT beside it; `vectors`: rows go by
+        deletion vectors; `settled`: tables where both are known to be so."""
+        self.check = check
+        self._json_as_variant = json_as_variant
+        self._settled = settled if settled is not None else set()
+        self._vectors = vectors
+        self._renames = renames or Renames()
+        self._dropped = dropped or DroppedColumns()
+        self._spark = spark
+        self.path = path
+        self._schema = schema
+        self._app = app
+        self._shaped = ShapedTable(spark, path, check)
+        self._updates = RowUpdates(spark, path, schema, check)
+        self.committed: int | None = None
+        """The version that `upsert` has made."""
+
+    @property
+    def name(self) -> TableName:
+        """The source's table."""
+        return self._schema.table
+
+    def exists(self) -> bool:
+        return self.version() is not None
+
+    def version(self) -> int | None:
+        """Its newest version, by a look at its log."""
+        return log.version(self.path) if self.committed is None else log.version_from(self.path, self.committed)
+
+    def prepare(self) -> None:
+        """Makes the table, or gives it the shape. Raises LakeError for a shape that it can not take, TableRefused for a
+        table that has what is not written here."""
+        self._check_names()
+        self.check()
+        if not self.exists() and self._create():
+            self._settled.add(self.path)
+            return
+        have = self._shaped.describe_writable()
+        alter_table.check_owner(have.properties, have.shape.names, self._schema.table, str(self.path))
+        for step in self._renames.steps:
+            self._shaped.alter(partial(alter_table.rename, step=step))
+        self._check_provenance(self._shaped.describe().shape)
+        self._add_variants(self._shaped.alter(self._plan_changes))
+        self._fill()
+        self._settled.add(self.path)
+
+    def _plan_changes(self, have: Described) -> list[Change]:
+        """What the table lacks, but its VARIANTs."""
+        changes = alter_table.follow(
+            have, schema=self._schema, dropped=self._dropped, json_as_variant=self._json_as_variant
+        )
+        properties = self._wanted_properties(have.after(changes))
+        return [*changes, SetProperties(properties)] if properties else changes
+
+    def _add_variants(self, changes: Sequence[Change]) -> None:
+        """Adds and fills the VARIANTs that the table lacks. `changes`: those that were made right before."""
+        if not self._json_as_variant:
+            return
+        fresh = [change.name for change in changes if isinstance(change, AddColumn)]
+        self._shaped.alter(lambda have: variants.additions(have.shape, self._schema, fresh))
+        unfilled = variants.plan(self._shaped.describe().shape, self._schema, is_wanted=True).fill
+        if unfilled:
+            self._updates.fill_variants(unfilled)
+            self._shaped.alter(lambda have: [CommentColumn(variant_name(name), COMMENT) for name in unfilled])
+
+    def _fill(self) -> None:
+        """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
+        for name, (offset, value) in self._renames.constants.items():
+            if (column := next((c for c in self._schema.columns if c.name == name), None)) is not None:
+                self._updates.fill(column, value, offset, f"{self._app}:filled:{name}")
+
+    def is_settled(self, tables: OpenTables) -> bool:
+        """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
+        process looks once at each table: what is wanted changes with the configuration alone, or the table's shape.
+        Raises TableRefused."""
+        if self.path not in self._settled:
+            about = tables.describe(self.path, self._schema, self.check)
+            others = variants.plan(about.shape, self._schema, is_wanted=self._json_as_variant)
+            if not others and not self._wanted_properties(about):
+                self._settled.add(self.path)
+        return self.path in self._settled
+
+    def _wanted_properties(self, have: Described) -> dict[str, str]:
+        """Those that the table lacks."""
+        off = {VECTORS: "false"} if not self._vectors and have.properties.get(VECTORS) == "true" else {}
+        return {**missing_statistics(have.shape, self._schema.key, have.properties), **off}
+
+    def _check_names(self) -> None:
+        check_names(self._schema)
+        if self._vectors:
+            check_name_beside_vectors(self._schema)
+        if self._json_as_variant:
+            check_variants(self._schema)
+
+    def _shape(self) -> StructType:
+        """The shape of a table that is made."""
+        columns = json_columns(self._schema) if self._json_as_variant else ()
+        return variants.beside(lake_shape(self._schema), columns)
+
+    def columns(self) -> StructType:
+        """The table's columns."""
+        return self._shaped.describe().shape
+
+    def renamed_upto(self) -> int:
+        """The offset up to which its columns are renamed."""
+        return alter_table.renamed_upto(self._shaped.describe().properties)
+
+    def set_properties(self, values: Mapping[str, str]) -> None:
+        """Gives properties of the table these values."""
+        self._shaped.alter(lambda have: [SetProperties(values)])
+
+    def _check_provenance(self, shape: StructType) -> None:
+        have = {f.name: f.data_type for f in shape}
+        if lost := [f.name for f in PROVENANCE if have.get(f.name) != f.data_type]:
+            raise LakeError(
+                f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
+                where=str(self.path),
+                fix=f"undo it, or run `dblog reset {quote_for_shell(self._schema.table)}`: the table is built again",
+            )
+
+    def disown(self, merged: int, number: int) -> None:
+        """Has rows without an offset, or beyond `merged`, count as older than all our rows. `number`: the version that
+        had them."""
+        self._updates.disown(merged, f"{self._app}:others", number)
+
+    def replace(self, rows: Iterable[pa.Table], number: int, tables: OpenTables, *, renamed: int = 0) -> None:
+        """Commits these folded rows, all of them whole, in this shape, as merge `number` in place of all that the table
+        has. Its versions continue. They come in parts, which can be gone through again. `renamed`: the offset of a
+        rename in the shape that is still to be met."""
+        self._check_names()
+        log.check_unused(self.path, self._app, number)
+        shape = self._shape()
+
+        def plan(schema: Json, properties: Mapping[str, str]) -> list[Change]:
+            return self._plan_replacement(properties, shape, renamed=renamed)
+
+        def new_rows(have: Shape) -> Iterator[pa.Table]:
+            where = str(self.path)
+            for part in rows:
+                yield upsert_rows.changes_of(part, self._schema, have, where, merged=0).rows
+
+        fields = shape.json_value()["fields"]
+        replacement = Replacement(fields, plan, new_rows)
+        self._commit(tables, lambda table, app: replace_rows(table, replacement, app, number))
+        self._settled.discard(self.path)
+
+    def _plan_replacement(self, have: Mapping[str, str], shape: StructType, *, renamed: int) -> list[Change]:
+        """The properties of a table of this shape, where the key may be another one. `have`: those of now."""
+        key = self._schema.key
+        properties = {KEY: json.dumps(list(key))}
+        if needs_mapping(self._schema) and not is_mapped(have):
+            properties[MODE] = "name"
+        if renamed > alter_table.renamed_upto(have):
+            properties[alter_table.RENAMED] = str(renamed)
+        is_other = names_others(have, shape)
+        stay = {name: value for name, value in have.items() if not (is_other and name == NAMED)}
+        properties |= missing_statistics(shape, key, stay)
+        unset = [UnsetProperties((NAMED,))] if is_other and NAMED not in properties else []
+        return [*unset, SetProperties(properties)]
+
+    def count_rows(self, tables: OpenTables) -> int:
+        """The rows of its newest version, by its log."""
+        table = tables.table(self.path, self._schema, self.check)
+        table.refresh()
+        files = table.snapshot.files.values()
+        dead = {live.path: table.dead_rows(live) for live in files}
+        return sum(stored_count(table.files, live, dead[live.path]) - len(dead[live.path]) for live in files)
+
+    def kept_columns(self) -> list[str]:
+        """The columns that the table has and the source no longer has."""
+        return alter_table.kept_columns(self._shaped.describe().properties)
+
+    def _create(self) -> bool:
+        """Makes the table; False where somebody else was faster."""
+        properties = {
+            VECTORS: str(self._vectors).lower(),
+            delta_log_checkpoint.INTERVAL: str(delta_log_checkpoint.COMMITS),
+            delta_log_checkpoint.CLEANS: "false",
+            KEY: json.dumps(list(self._schema.key)),
+            alter_table.TABLE: str(self._schema.table),
+        }
+        if self._renames:
+            properties[alter_table.RENAMED] = str(self._renames.last_offset)
+        shape = self._shape()
+        properties |= missing_statistics(shape, self._schema.key, {})
+        if needs_mapping(self._schema):
+            properties[MODE] = "name"
+        if not create_table.is_place_empty(self.path):
+            raise LakeError(
+                "the table's place has files, and no Delta log", where=str(self.path), fix="move the directory away"
+            )
+        defaults = create_table.default_properties(settings_of(self._spark))
+        return create_table.create_table(self.path, shape, {**defaults, **properties})
+
+    def remove(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
+        """Rows go by `commit`, which gets our name (None: it has found none)."""
+        self.check()
+        return self._commit(tables, commit)
+
+    def has_rows_upto(self, offset: int, tables: OpenTables) -> bool:
+        """Whether the table may have rows up to this offset, by the statistics of its files."""
+        return upsert_rows.has_rows_upto(self.open(tables), offset)
+
+    def is_empty(self, tables: OpenTables) -> bool:
+        """Whether the table has no row."""
+        return upsert_rows.is_empty(self.open(tables))
+
+    def open(self, tables: OpenTables) -> OpenTable:
+        """The table, as those that are open have it."""
+        return tables.table(self.path, self._schema, self.check)
+
+    def newest_merge(self) -> int | None:
+        """The newest merge that has committed here."""
+        return log.newest_transaction(self.path, self._app)
+
+    def upsert(
+        self,
+        rows: FoldedRows,
+        number: int,
+        tables: OpenTables,
+        *,
+        merged: int,
+        withhold: Callable[[list[Key]], None],
+        is_left: bool = False,
+        begins: int | None = None,
+        below: int | None = None,
+        mends: Collection[str] = (),
+    ) -> Upserted:
+        """Commits folded rows as merge `number`, by `upsert_rows.write`, with what it takes."""
+        write = partial(
+            upsert_rows.write,
+            merged=merged,
+            withhold=withhold,
+            is_left=is_left,
+            begins=begins,
+            below=below,
+            mends=mends,
+        )
+        done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number))
+        assert done is not None, "a merge of rows commits"
+        return done
+
+    def upsert_spread(
+        self,
+        spread: Spread,
+        staging: Staging,
+        work: Work,
+        number: int,
+        tables: OpenTables,
+        *,
+        merged: int,
+        withhold: Callable[[list[Key]], None],
+        waiting: Collection[Key],
+    ) -> SpreadOutcome:
+        """Commits a work as merge `number` by executors, by `spread.write_spread`, with what it takes."""
+        outcomes: list[SpreadOutcome] = []
+
+        def write(table: OpenTable, app: str) -> Upserted:
+            outcomes.append(
+                write_spread(
+                    spread,
+                    staging,
+                    table,
+                    work,
+                    self._schema,
+                    app,
+                    number,
+                    merged=merged,
+                    withhold=withhold,
+                    waiting=waiting,
+                )
+            )
+            return outcomes[0].counts
+
+        self._commit(tables, write)
+        return outcomes[0]
+
+    def _commit(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
+        """Takes in what `commit` has done, which gets our name; None: it had nothing to do."""
+        table = self.open(tables)
+        done = commit(table, self._app)
+        if done is None or done.already:
+            return done
+        self.committed = done.version
+        log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
+        if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
+            tables.checkpoints.ask(self._spark, self.path)
+        return done

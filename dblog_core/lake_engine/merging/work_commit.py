@@ -1,0 +1,112 @@
+"""One work's rows committed to its lake table, with the keys that wait for a dump."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.events.fold_without_spark import FoldedRows
+from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
+from dblog_core.lake_engine.merging.lake import Lake
+from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging.withheld_keys import Withheld
+from dblog_core.model.schema import TableSchema
+from dblog_core.model.values import Key
+from dblog_core.staging import Staging
+
+
+class WorkCommit:
+    """Commits works of one table."""
+
+    def __init__(self, lake: Lake, withheld: Withheld, *, step: Callable[[str], None]) -> None:
+        """`step`: as for `TableMerge`."""
+        self._step = step
+        self._lake = lake
+        self._withheld = withheld
+
+    def commit(
+        self,
+        work: Work,
+        rows: FoldedRows | None,
+        schema: TableSchema,
+        lake: LakeTable,
+        number: int,
+        *,
+        merged: int,
+        is_left: bool,
+    ) -> int:
+        """Commits the work's rows, and its last TRUNCATE, as one version; how many rows are withheld. `is_left`: as for
+        `upsert_rows.write`.
+
+        Raises TableRefused for a table that has what is not written here.
+        """
+        table = work.table
+        before = self._withheld.keys(table, schema)
+        withheld = 0
+        if rows is not None and len(rows):
+
+            def withhold(keys: list[Key]) -> None:
+                self._withheld.add(table, keys)
+
+            done = lake.upsert(
+                rows,
+                number,
+                self._lake.open_tables,
+                merged=merged,
+                begins=work.first_offset,
+                below=work.last_truncate,
+                withhold=withhold,
+                is_left=is_left,
+            )
+            withheld = done.withheld + upsert_rows.count_withheld(rows)
+        elif work.last_truncate is not None:
+            deleted_rows.remove_older(lake, work.last_truncate, self._lake.open_tables)
+            self._step(f"truncated {table}")
+        # Behind the commit: should that fail, the rows that the table then still lacks are still waited for.
+        self._withheld.forget(table, _find_gone(work, rows, before, schema))
+        return withheld
+
+    def spread(
+        self, staging: Staging, work: Work, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
+    ) -> int:
+        """As `commit`, of a work that executors carry."""
+        table = work.table
+        assert self._lake.spread is not None, "the work is spread"
+        outcome = lake.upsert_spread(
+            self._lake.spread,
+            staging,
+            work,
+            number,
+            self._lake.open_tables,
+            merged=merged,
+            withhold=partial(self._withheld.add, table),
+            waiting=self._withheld.keys(table, schema),
+        )
+        self._withheld.forget(table, outcome.gone_keys)
+        return outcome.withheld
+
+    def forget_gone(self, work: Work, rows: FoldedRows | None, schema: TableSchema) -> None:
+        """Forgets the withheld keys that a work which is committed has removed."""
+        before = self._withheld.keys(work.table, schema)
+        self._withheld.forget(work.table, _find_gone(work, rows, before, schema))
+
+    def settle(self, lake: LakeTable, schema: TableSchema) -> None:
+        """Forgets the withheld keys that the lake now has."""
+        table = str(schema.table)
+        if not self._withheld.waits(table):
+            return
+        waiting = self._withheld.keys(table, schema)
+        open_table = lake.open(self._lake.open_tables)
+        self._withheld.forget(table, upsert_rows.find_keys(open_table, waiting, schema))
+
+
+def _find_gone(work: Work, rows: FoldedRows | None, before: list[Key], schema: TableSchema) -> set[Key]:
+    """Those of the withheld keys that are no longer in the source at the end of the work: deleted, or not put again
+    after its last TRUNCATE."""
+    if not before:
+        return set()
+    has_rows = rows is not None and len(rows) > 0
+    if work.last_truncate is None:
+        return upsert_rows.deleted_keys(rows, before, schema) if has_rows else set()
+    return set(before) - (upsert_rows.living_keys(rows, before, schema) if has_rows else set())

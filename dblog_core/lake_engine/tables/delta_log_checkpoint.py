@@ -1,0 +1,87 @@
+"""Checkpoints of a table's log: readers begin with one, and Delta cleans old commits away when it makes one.
+
+Delta makes them beside its own commits; those that are made without Spark ask for them here. One is made in a thread:
+no merge waits for it, and a process that ends before it is done leaves it to the next one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+from deltalake.exceptions import DeltaError
+
+from dblog_core.lake.cuts import open_table
+from dblog_core.storage.location import Location
+from spark_jobs.session import has_started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INTERVAL = "delta.checkpointInterval"
+CLEANS = "delta.enableExpiredLogCleanup"
+"""Whether Delta removes old log by its own clock beside a checkpoint. Cuts say what is still read: `log_cleanup`."""
+COMMITS = 100
+"""Between two checkpoints, where the table says nothing else. Delta's own 10 would have a busy table's state rewritten
+every few seconds.
+"""
+
+_log = logging.getLogger(__name__)
+
+
+def is_due(version: int, configuration: Mapping[str, str]) -> bool:
+    """Whether the commit that made this version is followed by a checkpoint, by Delta's own rule."""
+    return version > 0 and version % int(configuration.get(INTERVAL, COMMITS)) == 0
+
+
+class Checkpoints:
+    """Makes checkpoints one after the other, beside the merges."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._waiting: dict[Location, Future[None]] = {}
+
+    def ask(self, spark: SparkSession, table: Location) -> None:
+        """Has one made of the table's version that is the newest then; one that is not begun yet does as well."""
+        asked = self._waiting.get(table)
+        if asked is None or asked.running() or asked.done():
+            self._waiting[table] = self._thread.submit(write, spark, table)
+
+    def wait(self) -> None:
+        """Until all are made that were asked for."""
+        wait(self._waiting.values())
+
+    def close(self) -> None:
+        """Waits for the one that is being made, and forgets the others."""
+        self._thread.shutdown(cancel_futures=True)
+
+
+def write(spark: SparkSession, table: Location) -> None:
+    """Makes one of the newest version. Where that fails nothing is lost: readers take longer until the next.
+
+    By Spark, which makes those beside its own commits too, or by a library while Spark has not started: a start takes
+    longer than hundreds of merges.
+    """
+    if not has_started(spark):
+        try:
+            if (opened := open_table(table)) is not None:
+                opened.create_checkpoint()
+                return
+        except DeltaError as error:  # a feature of the table that it does not know
+            _log.info("%s: Spark makes its checkpoint: %s", table, str(error).split("\n", 1)[0])
+        if importlib.util.find_spec("pyspark") is None:
+            _log.warning("%s: no checkpoint is made: pyspark is not installed", table)
+            return
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        jvm = spark._jvm  # starts Spark, if it has not started
+        assert jvm is not None, "the session is one of this process"
+        spark.read.format("delta").load(str(table))  # so that Delta has looked for the newest version
+        jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(table)).checkpoint()
+    except (PySparkException, Py4JError) as error:
+        _log.warning("%s: no checkpoint is made: %s", table, str(error).split("\n", 1)[0])

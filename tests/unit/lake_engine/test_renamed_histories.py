@@ -1,0 +1,99 @@
+"""A history over renames: one merge of all changes tells what a merge of each segment does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from dblog_core.lake.lake_status import history_location
+from dblog_core.lake_engine.events import event_buckets, fold_on_driver
+from dblog_core.lake_engine.history import history_lines
+from dblog_core.model.schema import TableSchema
+from dblog_core.staging import Staging
+from tests.duckdb_reader import read_delta
+from tests.spark.lakes import TestLake
+from tests.spark.no_spark import NoSpark
+from tests.spark.segments import Row, SegmentBuilder, table
+
+FIRST = table("t", id=pa.int64(), x=pa.string(), y=pa.int32(), big=pa.string())
+SECOND = table("t", id=pa.int64(), y=pa.string(), x=pa.int64(), big=pa.string())
+THIRD = table("t", key=("no",), no=pa.int64(), big=pa.string(), doc=pa.string(), x=pa.int64(), c=pa.int32())
+
+
+@pytest.fixture(params=["at once", "in parts"])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the lines of a merge are made."""
+    if request.param == "in parts":
+        monkeypatch.setattr(history_lines, "_make_at_once", lambda *_: None)
+        monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 1)
+        monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 1)
+        monkeypatch.setattr(history_lines, "PORTION_BYTES", 1)
+        monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+
+
+def open_lake(path: Path, staging: Staging) -> TestLake:
+    lake = TestLake(NoSpark(), staging, path)  # type: ignore[arg-type]
+    lake.history = True
+    return lake
+
+
+def lines_of(lake: TestLake, schema: TableSchema) -> list[Row]:
+    """By offset; of a deleted row without the names of what the log does not have: they are those of its time."""
+    rows: list[Row] = read_delta(Path(str(history_location(lake.location, schema.table)))).to_pylist()
+    unnamed = [{**row, "_dblog_unchanged": None} if row["_dblog_op"] == "d" else row for row in rows]
+    return sorted(unnamed, key=lambda row: row["_dblog_offset"])
+
+
+def stage(build: SegmentBuilder) -> Iterator[None]:
+    """Segments with renames between: two names are swapped and one of them is widened, the key is renamed, a column
+    takes the name of another one, which is renamed too, and one is added with a value: a history leaves that to a dump.
+    """
+
+    def first(key: int, x: str | None = "x", big: str | None = "big") -> Row:
+        return {"id": key, "x": x, "y": key, "big": big}
+
+    def second(key: int, y: str | None = "x", big: str | None = "big") -> Row:
+        return {"id": key, "y": y, "x": key, "big": big}
+
+    def third(key: int, big: str | None = "x", doc: str | None = "big", c: int | None = 5) -> Row:
+        return {"no": key, "big": big, "doc": doc, "x": key, "c": c}
+
+    build.chunk(FIRST, [first(key) for key in range(6)], dump="a")
+    build.update(FIRST, first(1, "again", None), unchanged=["big"])
+    build.seal()
+    yield
+    build.chunk(FIRST, [first(1, "again"), first(2, "changed")], dump="b")
+    build.move(FIRST, {"id": 3}, first(13, "moved", None), unchanged=["big"])
+    build.schema(SECOND, renamed={"y": "x", "x": "y"})
+    build.update(SECOND, second(13, None, None), unchanged=["y", "big"])
+    build.seal()
+    yield
+    build.chunk(SECOND, [second(2, "changed"), second(4, None)], dump="c")
+    build.delete(SECOND, {"id": 5})
+    build.schema(THIRD, renamed={"no": "id", "big": "y", "doc": "big"}, filled={"c": 5})
+    build.update(THIRD, third(2, "later", None), unchanged=["doc"])
+    build.move(THIRD, {"no": 13}, third(23, None, None, c=None), unchanged=["big", "doc"])
+    build.delete(THIRD, {"no": 0}, origin="dump")
+    build.seal()
+    yield
+
+
+def test_one_merge_over_renames_tells_what_many_do(tmp_path: Path, parts: None) -> None:
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    stepwise = open_lake(tmp_path / "stepwise" / "lake", staging)
+    for _ in stage(stepwise.build):
+        stepwise.merge_well()
+    at_once = open_lake(tmp_path / "at once" / "lake", staging)
+    at_once.merge_well()
+    expected = lines_of(stepwise, THIRD)
+    assert lines_of(at_once, THIRD) == expected
+    values = [(row["_dblog_op"], row["no"], row["big"], row["doc"], row["x"], row["c"]) for row in expected[6:]]
+    assert values == [
+        ("u", 1, "again", "big", 1, None), ("r", 2, "changed", "big", 2, None), ("d", 3, None, None, None, None),
+        ("c", 13, "moved", "big", 13, None), ("u", 13, "moved", "big", 13, None), ("r", 4, None, "big", 4, None),
+        ("d", 5, None, None, None, None), ("u", 2, "later", "big", 2, 5), ("d", 13, None, None, None, None),
+        ("c", 23, "moved", "big", 23, None), ("d", 0, None, None, None, None),
+    ]  # fmt: skip
