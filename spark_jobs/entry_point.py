@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
-import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,18 +23,16 @@ from dblog_core.config import loader
 from dblog_core.config.lake import LakeConfig
 from dblog_core.config.secret_settings import READER, STORAGE, given_to
 from dblog_core.config.settings import Config, S3Config
-from dblog_core.errors import DblogError, LakeError
+from dblog_core.errors import DblogError
 from dblog_core.interfaces import StateStore
-from dblog_core.lake import spark_submit
 from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_submit import (
     CONFIG_VARIABLE,
     PARENT_VARIABLE,
-    SECRETS_VARIABLE,
     STOP_FILE_VARIABLE,
     config_json,
-    starts_itself,
+    needs_spark,
 )
 from dblog_core.lake_engine.merging import handover
 from dblog_core.lake_engine.merging.lake import Lake
@@ -48,13 +45,11 @@ from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.user_cache import cache_directory
 from dblog_core.wiring import open_lake, open_staging, open_state
-from spark_jobs.session import late_session, open_session, reach_s3
+from spark_jobs.session import open_session, reach_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_START_OPTIONS = "PYSPARK_SUBMIT_ARGS"
-"""Environment variable from which pyspark takes the options of the JVM that it starts."""
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _RETURNED_BYTES = 1 << 20
 
@@ -64,7 +59,6 @@ class LakeJob:
     """What a job that writes the lake works with; `check` raises LeaseLost once the lock is in doubt."""
 
     config: Config
-    spark: SparkSession
     staging: Staging
     lake: Lake
     records: Records
@@ -102,8 +96,9 @@ def load_config(options: argparse.Namespace, needs: Collection[str] = READER) ->
 
 @contextmanager
 def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = False) -> Iterator[LakeJob]:
-    """Holds the lake's lock and a Spark session. Raises LakeBusy where another job has the lake. `hands_over`: Spark
-    starts while another job still holds the lake (`handover`), and not only once the lake is free."""
+    """Holds the lake's lock and, where the job needs it, a Spark session. Raises LakeBusy where another job has the
+    lake. `hands_over`: Spark starts while another job still holds the lake (`handover`), and not only once it is free.
+    """
     return_freed_memory()
     config = load_config(options)
     lake = build_lake(config)
@@ -121,25 +116,22 @@ def open_lake_job(options: argparse.Namespace, name: str, *, hands_over: bool = 
 
     with closing(open_state(config)) as state, ExitStack() as stack:
         lock = lake_lock(records.directory, state, ttl=config.state.ttl, wait=options.wait, go_on=go_on)
-        new_session = _session_of_job(config, name, stop, lake)
         if hands_over:
             with handover.in_line(state, ttl=config.state.ttl, go_on=go_on) as say_ready:
-                spark = stack.enter_context(new_session)
+                lake = _start_spark(config, name, stop, lake, stack)
                 # Behind the lock's end, so that the next merge does not wait for a checkpoint.
                 stack.callback(_end_checkpoints, lake)
-                say(f"{name}: {'ready' if starts_itself(name, config) else 'Spark has started'}; now it takes the lake")
+                say(f"{name}: {'Spark has started' if needs_spark(name, config) else 'ready'}; now it takes the lake")
                 say_ready()
                 check = stack.enter_context(lock)
             stack.enter_context(_record_errors(state, name))
         else:
             check = stack.enter_context(lock)
             stack.enter_context(_record_errors(state, name))
-            spark = stack.enter_context(new_session)
+            lake = _start_spark(config, name, stop, lake, stack)
             stack.callback(_end_checkpoints, lake)
-        if not starts_itself(name, config):
-            lake = replace(lake, spread=_spread(config, spark))
         try:
-            yield LakeJob(config, spark, open_staging(config), lake, records, stop, check, state)
+            yield LakeJob(config, open_staging(config), lake, records, stop, check, state)
         finally:
             if lake.open_tables is not None:
                 lake.open_tables.close()
@@ -183,19 +175,18 @@ def build_lake(config: Config) -> Lake:
         json_as=settings.json_as_of,
         open_tables=_open_tables(settings),
         vectors=settings.deletion_vectors,
+        spark_settings=config.spark.conf,
     )
 
 
-def _spread(config: Config, spark: SparkSession) -> Spread | None:
+def _spread(config: Config, spark: SparkSession, settings: Mapping[str, str]) -> Spread | None:
     """With what large shares are spread; None where Spark has no executors of its own."""
     from spark_jobs.spread import run_tasks
 
-    context = spark.sparkContext
-    means = Means.of_spark(str(context.master), dict(context.getConf().getAll()))
+    means = Means.of_spark(str(spark.sparkContext.master), settings)
     if means.executor_cores == 0:
         return None
-    settings = config_json(given_to(config, STORAGE))
-    opener = partial(open_configured, settings)
+    opener = partial(open_configured, config_json(given_to(config, STORAGE)))
     return Spread(partial(run_tasks, spark, opener, means.executor_cores), means)
 
 
@@ -203,36 +194,17 @@ def _open_tables(settings: LakeConfig) -> OpenTables:
     return OpenTables(cache_directory() / "lake-keys", memory=settings.index_memory)
 
 
-@contextmanager
-def _session_of_job(config: Config, name: str, stop: threading.Event, lake: Lake) -> Iterator[SparkSession]:
-    """The session of a job that writes the lake, until the end of the block. Raises LakeError, or has the session raise
-    it, where Spark does not start or would not be safe."""
-    with ExitStack() as stack:
+def _start_spark(config: Config, name: str, stop: threading.Event, lake: Lake, stack: ExitStack) -> Lake:
+    """The lake with what Spark gives it: executors for large shares, and properties of new tables. Spark ends with
+    `stack`. Raises LakeError where it would not be safe."""
+    if not needs_spark(name, config):
+        return lake
+    from spark_jobs import delta_log_store
 
-        def start() -> SparkSession:
-            spark = stack.enter_context(session(f"dblog {name} {config.source.name}", stop, s3=config.s3))
-            from spark_jobs import delta_log_store
-
-            delta_log_store.check_excludes(spark, str(lake.location))
-            return spark
-
-        def start_late() -> SparkSession:
-            say(f"{name}: starting Spark, which something in this lake needs")
-            options = spark_submit.start_options(name, config, os.environ.get(SECRETS_VARIABLE))
-            os.environ.update(spark_submit.environment(config.spark.master))
-            os.environ[_START_OPTIONS] = shlex.join([*options, "pyspark-shell"])
-            from pyspark.errors import PySparkException
-
-            try:
-                return start()
-            except PySparkException as error:
-                raise LakeError(
-                    f"this needs Spark, which does not start: {str(error).split(chr(10), 1)[0]}",
-                    where=str(lake.location),
-                    fix="`dblog check` says what is missing",
-                ) from error
-
-        yield late_session(start_late, config.spark.conf) if starts_itself(name, config) else start()
+    spark = stack.enter_context(session(f"dblog {name} {config.source.name}", stop, s3=config.s3))
+    delta_log_store.check_excludes(spark, str(lake.location))
+    settings = dict(spark.sparkContext.getConf().getAll())
+    return replace(lake, spread=_spread(config, spark, settings), spark_settings=settings)
 
 
 @contextmanager

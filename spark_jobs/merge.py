@@ -79,7 +79,6 @@ def _run(options: argparse.Namespace) -> int:
         dumps = StoredDumps(job.config)
         limits = NO_EXECUTORS if job.lake.spread is None else job.lake.spread.means
         merger = Merger(
-            job.spark,
             job.staging,
             job.lake,
             job.records,

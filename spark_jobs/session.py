@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dblog_core.config.settings import S3Config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 """As Hadoop's S3A names what S3 does."""
 
@@ -30,58 +28,6 @@ def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") 
     spark = builder.getOrCreate()
     delta_log_store.install(spark)
     return spark
-
-
-class LateSession:
-    """Stands for a session that starts when something first asks it for anything, in whichever thread."""
-
-    def __init__(
-        self, start: Callable[[], SparkSession], settings: Mapping[str, str], first: LateSession | None = None
-    ) -> None:
-        """`first`: the session from which this one is made; None: it is the first."""
-        self.settings = settings
-        self._first = first or self
-        self._start = start
-        self._lock = threading.Lock()
-        self._session: SparkSession | None = None
-
-    @property
-    def has_started(self) -> bool:
-        """Whether Spark has started."""
-        return self._first._session is not None
-
-    def start(self) -> SparkSession:
-        """The session itself."""
-        with self._lock:
-            if self._session is None:
-                self._session = self._start()
-            return self._session
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.start(), name)
-
-    def newSession(self) -> SparkSession:  # noqa: N802 - Spark's name
-        """A session of its own settings, which starts as late."""
-        start = self._first.start
-        return cast("SparkSession", LateSession(lambda: start().newSession(), self.settings, self._first))
-
-
-def late_session(start: Callable[[], SparkSession], settings: Mapping[str, str]) -> SparkSession:
-    """A session that `start` returns when something first needs it; `settings`: with which it starts, beside our own.
-    What `start` raises is raised there, each time."""
-    return cast("SparkSession", LateSession(start, settings))
-
-
-def has_started(spark: SparkSession) -> bool:
-    """Whether Spark has started, so that its work costs no start."""
-    return not isinstance(spark, LateSession) or spark.has_started
-
-
-def settings_of(spark: SparkSession) -> Mapping[str, str]:
-    """The settings of users that Spark has started with, or starts with."""
-    if isinstance(spark, LateSession):
-        return spark.settings
-    return dict(spark.sparkContext.getConf().getAll())
 
 
 def reach_s3(spark: SparkSession, settings: S3Config) -> None:

@@ -101,7 +101,7 @@ def merged_here(spark: SparkSession) -> Callable[[Config], int]:
         ):
             withheld = Withheld(records)
             dumps = StoredDumps(config)
-            merger = Merger(spark, staging, lake, records, withheld, check=check, dumps=dumps)
+            merger = Merger(staging, lake, records, withheld, check=check, dumps=dumps)
             return Job(merger, withheld, dumps, threading.Event(), json=False).once()
 
     return merge

@@ -65,19 +65,19 @@ class MergeOperator(SparkSubmitOperator):
 
     def _begin(self) -> Config:
         """The configuration, once it is sure that the lake continues the staging."""
-        from dblog_core.lake.spark_submit import starts_itself
+        from dblog_core.lake.spark_submit import needs_spark
 
         config = configuration(self.config_file, LAKE)
-        if not starts_itself("merge", config):
+        if needs_spark("merge", config):
             Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
         _check_staging(config)
         return config
 
     def _run(self, context: Any, config: Config, arguments: list[str]) -> None:
         """The merge's job: by spark-submit, or as a process of this task. Raises AirflowException when it fails."""
-        from dblog_core.lake.spark_submit import job_environment, run_job, secret_settings, starts_itself
+        from dblog_core.lake.spark_submit import job_environment, needs_spark, run_job, secret_settings
 
-        if starts_itself("merge", config):
+        if not needs_spark("merge", config):
             self._stop = threading.Event()
             if self._killed:
                 self._stop.set()

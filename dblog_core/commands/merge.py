@@ -71,7 +71,7 @@ def _run(session: Session, *, continuous: bool) -> None:
         else:
             merges.append(orjson.loads(text))
 
-    if not spark_submit.starts_itself("merge", config):
+    if spark_submit.needs_spark("merge", config):
         note(f"{config.source.name}: starting Spark")
     with stopping() as stop:
         results = take if session.json else None

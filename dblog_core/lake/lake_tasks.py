@@ -163,7 +163,7 @@ def carry_out(
             _wait(config, lambda: _visible_outcome(lake, task, result_type) is not None, stop)
         elif tries < _MERGE_ATTEMPTS:
             tries += 1
-            starts = "a merge" if spark_submit.starts_itself("merge", config) else "Spark"
+            starts = "Spark" if spark_submit.needs_spark("merge", config) else "a merge"
             on_line(f"{task.kind}: starting {starts}")
             # `--tasks`: nothing but waiting tasks, no new segments.
             spark_submit.run_job("merge", config, arguments=["--tasks"], stop=stop, on_line=on_line)

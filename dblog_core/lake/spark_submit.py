@@ -63,9 +63,6 @@ CONFIG_VARIABLE = "DBLOG_JOB_CONFIG"
 PARENT_VARIABLE = "DBLOG_JOB_PARENT"
 """Environment variable with the id of the process that a job serves: a continuous job ends with it."""
 
-SECRETS_VARIABLE = "DBLOG_JOB_SPARK_SECRETS"
-"""Environment variable with the path of the file of `secret_settings`, for a job that may start Spark itself."""
-
 STOP_FILE_VARIABLE = "DBLOG_JOB_STOP"
 """Environment variable with a path: a job that finds a file there was asked to end before it could catch signals."""
 
@@ -186,12 +183,6 @@ def job_command(
     )
 
 
-def start_options(job: str, config: Config, secrets: str | None) -> list[str]:
-    """What `job_command` gives spark-submit before its application, for a process that starts Spark itself."""
-    jars = [str(jar) for jar in _jars_to_ship(config)]
-    return _options(job, config, _open_conf(config), jars, secrets)
-
-
 def _options(
     job: str, config: Config, conf: Mapping[str, str], jars: Sequence[str], secrets: Path | str | None
 ) -> list[str]:
@@ -272,19 +263,19 @@ def run_job(
     `on_line` gets its progress, `on_result` (if given; the job is then asked for --json) one JSON text per result.
     """
     arguments = [*arguments, *(["--json"] if on_result else [])]
+    if not needs_spark(job, config):
+        _application(job)  # Raises where the package is missing
+        # Not from the directory that we happen to be in.
+        argv = (sys.executable, "-P", "-m", f"spark_jobs.{job}", *arguments)
+        return _run(argv, {}, job, config, stop, on_line, on_result)
     with secret_settings(config) as secrets:
-        if starts_itself(job, config):
-            _application(job)  # Raises where the package is missing
-            # Not from the directory that we happen to be in.
-            argv = (sys.executable, "-P", "-m", f"spark_jobs.{job}", *arguments)
-            return _run(argv, {SECRETS_VARIABLE: str(secrets or "")}, job, config, stop, on_line, on_result)
         command = job_command(job, config, arguments=arguments, secrets=secrets)
         return _run(command.argv, command.env, job, config, stop, on_line, on_result)
 
 
-def starts_itself(job: str, config: Config) -> bool:
-    """Whether the job is a process of Python alone, which starts Spark only for what needs it."""
-    return job == "merge" and config.lake.engine == "local"
+def needs_spark(job: str, config: Config) -> bool:
+    """Whether the job is one of spark-submit. The others run in one process of Python, without Java."""
+    return job != "merge" or config.lake.engine == "spark"
 
 
 def _run(
@@ -303,7 +294,7 @@ def _run(
     inherited = {name: value for name, value in os.environ.items() if name not in withheld}
     env = {**inherited, **variables, **job_variables}
     with tempfile.TemporaryDirectory(prefix="dblog-") as directory:
-        alone = starts_itself(job, config)
+        alone = not needs_spark(job, config)
         return _supervise(argv, env, Path(directory, "stop"), stop, on_line, on_result, alone=alone)
 
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
@@ -49,16 +48,12 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 class Merger:
     """Merges one source into one lake; the caller holds the lake's lock, and `check` raises once that is in doubt."""
 
     def __init__(
         self,
-        spark: SparkSession,
         staging: Staging,
         lake: Lake,
         records: Records,
@@ -75,7 +70,6 @@ class Merger:
     ) -> None:
         """`step` gets each step as it has been done: where tests stop a run. `compact_after`: see `compact`.
         `config` and `dumps` are for lake tasks."""
-        self._spark = spark
         self._staging = staging
         self._lake = lake
         self._records = records
@@ -90,7 +84,6 @@ class Merger:
         self._prepared: set[str] = set()  # ids of tasks
         self._config = config
         self._dumps = dumps
-        self._sessions: dict[str, SparkSession] = {}
         self._late = LateTables()
         self._cuts = CutWriter(lake, check=self._check, now=now, step=step)
         self._patience: float | None = None
@@ -348,7 +341,6 @@ class Merger:
             self._lake,
             self._withheld,
             plan_works,
-            self._session,
             self._check,
             self._step,
             self._dumps,
@@ -382,7 +374,6 @@ class Merger:
             self._staging,
             self._lake,
             self._withheld,
-            self._session,
             self._check,
             self._step,
             self._config,
@@ -422,9 +413,3 @@ class Merger:
 
     def _works(self, intent: Intent) -> dict[str, Work]:
         return plan_shares(intent, self.status.tables, self._staging, self._kept)
-
-    def _session(self, table: str) -> SparkSession:
-        """A session of the table's own: Delta reads the transaction's id and version from its settings."""
-        if table not in self._sessions:
-            self._sessions[table] = self._spark.newSession()
-        return self._sessions[table]

@@ -29,7 +29,7 @@ _STEP = 7_919_999  # has no factor in common with ROWS: rows lie in no order of 
 
 def fill(spark: SparkSession, lake: TestLake) -> None:
     """Commits all rows, in files of ten million."""
-    large = LakeTable(spark, lake.table(SHAPE), SHAPE, app="made")
+    large = LakeTable(lake.table(SHAPE), SHAPE, app="made")
     large.prepare()
     number = F.col("id")
     rows = spark.range(0, ROWS, 1, FILES).select(

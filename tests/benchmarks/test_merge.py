@@ -125,7 +125,7 @@ class Filled:
         self.rows = rows
         self._dice = random.Random(rows)
         self.lake.vectors = vectors
-        lake_table = LakeTable(spark, self.lake.table(SHAPE), SHAPE, app="made", vectors=vectors)
+        lake_table = LakeTable(self.lake.table(SHAPE), SHAPE, app="made", vectors=vectors)
         lake_table.prepare()
         spark_rows(spark, rows).write.format("delta").mode("append").save(str(lake_table.path))
         self._spark = spark

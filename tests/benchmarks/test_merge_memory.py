@@ -91,7 +91,7 @@ def _shape(number: int) -> TableSchema:
 def _large_tables(spark: SparkSession, path: Path, rows: int) -> Iterator[TestLake]:
     lake = TestLake(spark, Staging(str(path / "staging"), source="shop"), path / "lake")
     try:
-        first = LakeTable(spark, lake.table(_shape(0)), _shape(0), app="made")
+        first = LakeTable(lake.table(_shape(0)), _shape(0), app="made")
         first.prepare()
         spark_rows(spark, rows).write.format("delta").mode("append").save(str(first.path))
         for number in range(1, TABLES):

@@ -62,8 +62,9 @@ def open_places(staging: Staging, path: Path) -> tuple[Staging, Location]:
 class TestLake:
     __test__ = False
 
-    def __init__(self, spark: SparkSession, staging: Staging, path: Path) -> None:
-        self.spark, self.staging, self.path, self.location = spark, staging, path, lake_at(str(path))
+    def __init__(self, spark: SparkSession | None, staging: Staging, path: Path) -> None:
+        """`spark`: reads the tables; None: something else does."""
+        self._spark, self.staging, self.path, self.location = spark, staging, path, lake_at(str(path))
         self.build = SegmentBuilder(staging)
         self.withheld: Withheld | None = None
         self.history = False
@@ -74,6 +75,11 @@ class TestLake:
         self.spreads = False
         self.run_tasks: Callable[[Opener, SpreadWork], list[tuple[str, bytes]]] | None = None
         self.dumps = Dumps()
+
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None, "this lake is read without Spark"
+        return self._spark
 
     def let_spread(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """All works are spread over executors from now on."""
@@ -102,7 +108,7 @@ class TestLake:
             spread=self._spread() if self.spreads else None,
         )
         options["dumps"] = options.get("dumps") or self.dumps
-        merger = Merger(self.spark, self.staging, lake, records, self.withheld, **options)
+        merger = Merger(self.staging, lake, records, self.withheld, **options)
         merger.load()
         return merger
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -16,7 +14,6 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.lake.lake_status import read_status
 from tests.spark.asked import ask_well
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import Row, table
 
 pytestmark = pytest.mark.one_of(3)
@@ -30,13 +27,6 @@ POLICIES = ("evolve", "ignore", "fail")
 def lake(lake: TestLake) -> TestLake:
     """A lake whose small works need no Spark."""
     return lake
-
-
-@contextmanager
-def without_spark(lake: TestLake) -> Iterator[None]:
-    """Merges in here ask nothing of Spark."""
-    with mock.patch.object(lake, "spark", NoSpark()):
-        yield
 
 
 def change_shape(lake: TestLake, changes: SchemaChanges) -> None:
@@ -72,8 +62,7 @@ def test_the_first_merge_of_a_process_asks_nothing_of_spark(lake: TestLake, chan
     lake.build.update(SECOND, {"id": 3, "n": 30, "more": "z"})
     lake.build.create(SECOND, {"id": 4, "n": 4, "more": "z"})
     lake.build.seal()
-    with without_spark(lake):
-        lake.merge_well()
+    lake.merge_well()
     check_rows(lake, (1, 1, "x", None), (2, 20, None, "y"), (3, 30, None, "z"), (4, 4, None, "z"))
     status = read_status(lake.location)
     assert status is not None
@@ -87,8 +76,7 @@ def test_rows_of_an_earlier_shape_ask_nothing_of_spark(lake: TestLake, changes: 
     lake.build.chunk(FIRST, [{"id": 1, "n": 10, "old": "dumped"}])
     lake.build.delete(SECOND, {"id": 3})
     lake.build.seal()
-    with without_spark(lake):
-        lake.merge_well()
+    lake.merge_well()
     check_rows(lake, (1, 10, "dumped", None), (2, 20, None, "y"))
 
 
@@ -99,8 +87,7 @@ def test_a_value_that_must_be_looked_at_fits_the_narrower_column(lake: TestLake)
     lake.build.schema(wider)
     lake.build.update(wider, {"id": 3, "n": 30, "more": "z"})
     lake.build.seal()
-    with without_spark(lake):
-        lake.merge_well()
+    lake.merge_well()
     check_rows(lake, (1, 1, "x", None), (2, 20, None, "y"), (3, 30, None, "z"))
 
 

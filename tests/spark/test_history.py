@@ -305,7 +305,7 @@ def test_a_history_is_made_as_delta_makes_it(lake_with_history: TestLake) -> Non
     """With the columns, the properties and the features that Delta gives a table of the same form."""
     spark = lake_with_history.spark
     ours = table("ours", **{column.name: column.type for column in ODD.columns}, key=ODD.key)
-    history = lake_with_history.merger()._lake.open_history(spark, ours)
+    history = lake_with_history.merger()._lake.open_history(ours)
     history._prepare(None)
     properties = history._properties()
     deltas = lake_with_history.path / "deltas"

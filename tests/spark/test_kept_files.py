@@ -97,6 +97,6 @@ def test_a_cut_of_an_hour_ago_names_a_version_of_any_age(days: Days) -> None:
     assert past.read(cut) == [(1, "first")]
     past.maintain()
     past.merge(30, (2, "more"))
-    delta_log_checkpoint.write(days.lake.spark.newSession(), days.lake.table(ONE))  # Delta cleans its log with each
+    delta_log_checkpoint.write(days.lake.table(ONE))  # Delta cleans its log with each
     past.merge(20, (3, "more"))
     assert past.read(cut) == [(1, "first")]

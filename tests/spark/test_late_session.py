@@ -5,9 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import random
 import shutil
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
-from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from dblog_core.lake.lake_status import lake_at
@@ -28,7 +24,6 @@ from dblog_core.lake_engine.tables import delta_log_checkpoint, log
 from dblog_core.lake_engine.tasks import maintain, registry
 from dblog_core.lake_engine.tasks.registry import Kind
 from dblog_core.staging import Staging
-from spark_jobs.session import has_started, late_session, settings_of
 from tests.duckdb_reader import read_delta
 from tests.spark.days import HOUR, Days, config_of
 from tests.spark.lakes import TestLake
@@ -38,13 +33,8 @@ A = table("a", id=pa.int64(), v=pa.string())
 B = json_in(table("b", id=pa.int64(), v=pa.string()), v="json")
 
 
-def never() -> SparkSession:
-    raise AssertionError("Spark was started")
-
-
-def late_lake(tmp_path: Path, start: Callable[[], SparkSession] = never) -> TestLake:
-    late = late_session(start, {})
-    return TestLake(late, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+def late_lake(tmp_path: Path) -> TestLake:
+    return TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
 
 
 def change(lake: TestLake, rows: dict[int, Any], dice: random.Random, rounds: int) -> None:
@@ -106,7 +96,6 @@ def test_a_lake_is_made_and_changed_without_spark(
         assert merger.compact() == "shop.a"
     assert len(read_delta(place)) == len(rows) + 3
     assert any(name.endswith(".checkpoint.parquet") for name in (lake.table(A) / "_delta_log").names())
-    assert not has_started(lake.spark)
 
 
 @pytest.mark.parametrize("history", [False, True])
@@ -144,7 +133,6 @@ def test_columns_change_without_spark(spark: SparkSession, tmp_path: Path, histo
     build.schema(shape, renamed={"v": "n", "n": "v"})
     expected = {key: {"id": key, "v": row.get("n"), "n": row["v"]} for key, row in expected.items()}
     merge_row(4, v=2**41, n="fourth")
-    assert not has_started(lake.spark)
     place = str(lake.table(A))
     detail = DeltaTable.forPath(spark, place).detail().collect()[0]
     features = {"deletionVectors", "columnMapping", "timestampNtz", "typeWidening", "appendOnly", "invariants"}
@@ -191,7 +179,6 @@ def test_a_lake_with_histories_is_maintained_without_spark(
     days.merge()
     done = days.maintain()
     assert done["failed"] == [] and all(table["removed_files"] for table in done["tables"])
-    assert not has_started(lake.spark)
     place = Path(str(lake.table(A)))
     assert read_values(read_delta(place).to_pylist()) == rows
     assert read_values(spark.read.format("delta").load(str(place)).collect()) == rows
@@ -216,7 +203,6 @@ def test_rows_of_others_are_disowned_without_spark(tmp_path: Path) -> None:
         {"id": 1, "v": "ours again", "_dblog_offset": 2},
         {"id": 2, "v": "of nobody", "_dblog_offset": 0},
     ]
-    assert not has_started(lake.spark)
 
 
 def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp_path: Path) -> None:
@@ -225,7 +211,7 @@ def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp
     rows: dict[int, Any] = {}
     change(lake, rows, random.Random(11), 12)
     place = lake.table(A)
-    delta_log_checkpoint.write(lake.spark, place)
+    delta_log_checkpoint.write(place)
     alone = tmp_path / "alone" / "lake" / "shop" / "a"
     shutil.copytree(str(place), alone)
     newest = keep_newest_commit(alone)
@@ -242,12 +228,6 @@ def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp
 
 @pytest.mark.parametrize("feature", ["plain", "variant", "mapped", "renamed"])
 def test_a_checkpoint_is_made_of_a_table_with_any_feature(spark: SparkSession, tmp_path: Path, feature: str) -> None:
-    started: list[int] = []
-
-    def start() -> SparkSession:
-        started.append(1)
-        return spark
-
     shape = B if feature == "variant" else A
     real = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     real.json_as = "variant" if feature == "variant" else "text"
@@ -259,57 +239,18 @@ def test_a_checkpoint_is_made_of_a_table_with_any_feature(spark: SparkSession, t
         spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
     if feature == "renamed":
         spark.sql(f"ALTER TABLE {place} RENAME COLUMN v TO w")
-    delta_log_checkpoint.write(late_session(start, {}), real.table(shape))
+    delta_log_checkpoint.write(real.table(shape))
     alone = tmp_path / "alone"
     shutil.copytree(str(real.table(shape)), alone)
     keep_newest_commit(alone)
     (row,) = spark.read.format("delta").load(str(alone)).select("id").collect()
     assert row["id"] == 1
-    assert not started, "the library knows each of these"
 
 
 def test_a_checkpoint_that_nobody_can_make_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers take longer, and no merge ends for it."""
-
-    def lack_java() -> SparkSession:
-        raise PySparkRuntimeError("no Java")
-
-    lake = late_lake(tmp_path, lack_java)
+    lake = late_lake(tmp_path)
     change(lake, {}, random.Random(3), 2)
     monkeypatch.setattr(RustTable, "create_checkpoint", Mock(side_effect=DeltaError("a feature that it does not know")))
-    delta_log_checkpoint.write(lake.spark, lake.table(A))
+    delta_log_checkpoint.write(lake.table(A))
     assert not any(name.endswith(".parquet") for name in (lake.table(A) / "_delta_log").names())
-
-
-def test_a_session_starts_once_and_each_of_its_own_is_another(spark: SparkSession) -> None:
-    started: list[str] = []
-
-    def start() -> SparkSession:
-        started.append(threading.current_thread().name)
-        return spark
-
-    late = late_session(start, {"a": "b"})
-    own = [late.newSession() for _ in range(4)]
-    assert not started and not any(map(has_started, own))
-    assert settings_of(own[0]) == {"a": "b"}
-    with ThreadPoolExecutor(4) as pool:
-        counts = list(pool.map(lambda session: session.range(3).count(), own))
-    assert counts == [3] * 4 and len(started) == 1
-    assert all(map(has_started, [late, *own, late.newSession()]))
-    assert len({session._jsparkSession.hashCode() for session in (late, *own)}) == 5
-    own[0].conf.set("spark.sql.shuffle.partitions", "9")
-    assert own[1].conf.get("spark.sql.shuffle.partitions") != "9"
-
-
-def test_a_session_that_does_not_start_is_asked_for_again(spark: SparkSession) -> None:
-    answers = iter([PySparkRuntimeError("no Java"), None])
-
-    def start() -> SparkSession:
-        if (error := next(answers)) is not None:
-            raise error
-        return spark
-
-    late = late_session(start, {})
-    with pytest.raises(PySparkRuntimeError):
-        late.range(1)
-    assert not has_started(late) and late.range(1).count() == 1

@@ -161,7 +161,7 @@ def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(
         days.lake.build.create(ONE, {"id": n, "v": "v"})
         merges.append(days.merge())
         if n in (1, 3):
-            delta_log_checkpoint.write(days.lake.spark.newSession(), path)
+            delta_log_checkpoint.write(path)
         if not n and setting is not None:
             days.lake.spark.newSession().sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({setting})")
     before = {cut: days.rows(cut) for cut in merges}

@@ -223,7 +223,7 @@ def test_a_history_that_somebody_has_restored_begins_again_and_no_rebuild_takes_
     stranger.sql(f"RESTORE TABLE delta.`{history}` TO VERSION AS OF 1")
     status = read_status(lake.location)
     assert status is not None
-    opened = lake.merger()._lake.open_history(lake.spark, ITEMS)
+    opened = lake.merger()._lake.open_history(ITEMS)
     with pytest.raises(LakeError, match=r"may lack lines: .*RESTORE"):
         find_past(opened, ITEMS, status.tables[str(ITEMS.table)])
     before = lake.build.offset

@@ -178,7 +178,7 @@ def test_who_has_lost_the_lake_removes_no_row_that_a_dump_has_not_met(lake: Test
     (mark,) = [mark for manifest in lake.staging.manifests() for mark in manifest.marks if mark.dump == "d1"]
     remove = partial(deleted_rows.remove_ghosts, lake.staging, tables=OpenTables())
     with pytest.raises(LeaseLost):
-        remove(LakeTable(lake.spark, lake.table(ONE), ONE, app="shop", check=lose), ONE, mark, last=2)
+        remove(LakeTable(lake.table(ONE), ONE, app="shop", check=lose), ONE, mark, last=2)
     assert lake.rows(ONE) == rows
-    assert remove(LakeTable(lake.spark, lake.table(ONE), ONE, app="shop"), ONE, mark, last=2) == 1
+    assert remove(LakeTable(lake.table(ONE), ONE, app="shop"), ONE, mark, last=2) == 1
     assert lake.rows(ONE) == rows[1:]

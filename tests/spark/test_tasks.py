@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from dblog_core.delta_writer.altering.alterations import SetProperties
 from dblog_core.errors import LakeError, LeaseLost
 from dblog_core.interfaces import Json
 from dblog_core.lake import lake_tasks
@@ -16,6 +17,7 @@ from dblog_core.lake.lake_status import State, read_status, table_location
 from dblog_core.lake.task_plans import UnknownPlan
 from dblog_core.lake.task_requests import UnknownRequest
 from dblog_core.lake_engine.tables import log
+from dblog_core.lake_engine.tables.shaped_table import ShapedTable
 from dblog_core.lake_engine.tasks import registry
 from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.lake_engine.tasks.registry import Kind
@@ -63,8 +65,7 @@ class Marks:
         name = plan.arguments["table"]
         table = tools.status.tables[name]
         place = table_location(tools.lake.location, ONE.table)
-        change = f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('marked' = '{tools.number}')"
-        tools.session(name).sql(change)
+        ShapedTable(place, tools.check).alter(lambda described: [SetProperties({"marked": str(tools.number)})])
         marked = replace(table, state=State.INCOMPLETE, version=log.version(place))
         return Done(Marked(plan.arguments["planned"]), {name: marked})
 

@@ -121,7 +121,7 @@ def test_a_table_that_is_made_without_spark_is_what_delta_makes(
         if by_delta:
             monkeypatch.setattr(create_table, "create_table", partial(_create_by_delta, lake.spark))
         shape = table(name, **{column.name: column.type for column in form.columns}, key=form.key)
-        LakeTable(lake.spark, lake.table(shape), shape, app="made", vectors=vectors).prepare()
+        LakeTable(lake.table(shape), shape, app="made", vectors=vectors).prepare()
         detail = DeltaTable.forPath(lake.spark, str(lake.table(shape))).detail().collect()[0].asDict()
         # Delta counts columns of its own along where a table has vectors.
         own = {"dblog.table", "delta.columnMapping.maxColumnId"}
@@ -140,9 +140,9 @@ def test_a_table_that_is_made_without_spark_is_what_delta_makes(
 
 
 def test_a_table_that_is_emptied_may_get_what_needs_another_feature(lake: TestLake) -> None:
-    LakeTable(lake.spark, lake.table(T), T, app="made", vectors=False).prepare()
+    LakeTable(lake.table(T), T, app="made", vectors=False).prepare()
     timed = table("t", id=pa.int64(), at=pa.timestamp("us"))
-    LakeTable(lake.spark, lake.table(T), timed, app="made", vectors=False).replace([], 1, OpenTables())
+    LakeTable(lake.table(T), timed, app="made", vectors=False).replace([], 1, OpenTables())
     detail = DeltaTable.forPath(lake.spark, str(lake.table(T))).detail().collect()[0]
     assert set(detail["tableFeatures"]) == {"timestampNtz", "appendOnly", "invariants"}
     assert "at" in lake.spark.read.format("delta").load(str(lake.table(T))).columns
@@ -151,14 +151,14 @@ def test_a_table_that_is_emptied_may_get_what_needs_another_feature(lake: TestLa
 def test_a_table_is_not_made_where_others_files_lie(lake: TestLake) -> None:
     place = lake.path / lake.table(T).path
     (place / "_delta_log").mkdir(parents=True)  # of a process that died
-    LakeTable(lake.spark, lake.table(T), T, app="made").prepare()
+    LakeTable(lake.table(T), T, app="made").prepare()
     assert log.version(lake.table(T)) == 0
     other = table("other", id=pa.int64())
     place = lake.path / lake.table(other).path
     place.mkdir(parents=True)
     (place / "part-0.parquet").write_bytes(b"somebody's")
     with pytest.raises(LakeError, match="has files, and no Delta log"):
-        LakeTable(lake.spark, lake.table(other), other, app="made").prepare()
+        LakeTable(lake.table(other), other, app="made").prepare()
     assert log.version(lake.table(other)) is None
 
 

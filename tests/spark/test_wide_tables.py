@@ -60,7 +60,7 @@ def test_the_key_and_the_offset_have_statistics_wherever_they_stand(lake: TestLa
 
 def test_a_new_table_names_the_columns_with_statistics(lake: TestLake) -> None:
     schema = wide(**{"a `tick`, and a comma": pa.int32(), "a b": pa.string()})
-    LakeTable(lake.spark, lake.table(schema), schema, app="made").prepare()
+    LakeTable(lake.table(schema), schema, app="made").prepare()
     named = properties(lake, schema)[STATISTICS].split(",")
     assert named == [*(f"`c{number}`" for number in range(32)), "`id`", "`_dblog_offset`"]
 
@@ -106,7 +106,7 @@ def test_a_table_grows_wide_and_begins_anew(lake: TestLake) -> None:
     assert bounded(lake, grown) >= {"id", "_dblog_offset", "c30"}
     path = lake.table(grown)
     for number, shape in enumerate((narrow, grown, narrow), 1):
-        made = LakeTable(lake.spark, path, shape, app="anew")
+        made = LakeTable(path, shape, app="anew")
         made.replace([], number, OpenTables())
         names = lake.spark.read.format("delta").load(str(path)).columns
         assert names[: len(shape.columns)] == [c.name for c in shape.columns]

@@ -122,10 +122,7 @@ class World:
         self.gates = {}
         records = Records(self.location / "_dblog")
         lake = Lake(self.location, "dblog:shop", open_tables=OpenTables())
-        spark = mock.Mock()
-        self.merger = Merger(
-            spark, self.staging, lake, records, Withheld(records), step=self._step, now=lambda: self.time
-        )
+        self.merger = Merger(self.staging, lake, records, Withheld(records), step=self._step, now=lambda: self.time)
         self.mergers.append(self.merger)
         try:
             self.merger.load()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
@@ -58,9 +57,6 @@ from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stal
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 AFTER = HISTORY_AFTER
 WHOLE = HISTORY_WHOLE
 APPEND_ONLY = "delta.appendOnly"
@@ -95,7 +91,6 @@ class History:
 
     def __init__(
         self,
-        spark: SparkSession,
         table: AppendedTable,
         schema: TableSchema,
         *,
@@ -107,8 +102,7 @@ class History:
     ) -> None:
         """`lake`: opens the lake table (None: the table has no key), which is used by the thread that has it alone;
         `check` raises LeaseLost once another may merge: it is asked right before every commit; `renames`: those that
-        led to the shape; `spark`: for checkpoints of the log, while Spark makes those."""
-        self._spark = spark
+        led to the shape."""
         self.path = table.files.root
         self._table = table
         self._schema = schema
@@ -116,7 +110,7 @@ class History:
         self._lake = lake
         self._checkpoints = checkpoints
         self._check = check
-        self._shaped = ShapedTable(spark, self.path, check)
+        self._shaped = ShapedTable(self.path, check)
         self._renames = renames or Renames()
 
     def version(self) -> int | None:
@@ -187,7 +181,7 @@ class History:
                 self._prepare(None, stale)
                 continue
             if not done.already and delta_log_checkpoint.is_due(done.version, self._properties()):
-                self._checkpoints.ask(self._spark, self.path)
+                self._checkpoints.ask(self.path)
             return
         raise self._refusal("the table's shape changes all the time", "see who alters it; it is tried again")
 

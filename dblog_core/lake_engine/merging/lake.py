@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -29,9 +28,6 @@ from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +53,8 @@ class Lake:
     """The merge with which the lake was taken over to its staging, whose offsets begin again; 0: it never was."""
     vectors: bool = True
     """Whether tables have deletion vectors."""
+    spark_settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark, which may give properties to new tables."""
     settled: set[Location] = field(default_factory=set)
     """Tables whose VARIANT columns and deletion vectors are known to be as they are wanted."""
 
@@ -70,7 +68,6 @@ class Lake:
 
     def table(
         self,
-        spark: SparkSession,
         schema: TableSchema,
         dropped: DroppedColumns | None = None,
         renames: Renames | None = None,
@@ -81,7 +78,6 @@ class Lake:
         app = f"{self.app}:{schema.table}"
         dropped = dropped or DroppedColumns(drop=self.drop_columns)
         return LakeTable(
-            spark,
             location,
             schema,
             app=app,
@@ -91,6 +87,7 @@ class Lake:
             json_as_variant=self.has_variants(schema),
             settled=self.settled,
             vectors=self.vectors,
+            spark_settings=self.spark_settings,
         )
 
     def close_unused(self, in_use: Collection[str]) -> None:
@@ -125,25 +122,25 @@ class Lake:
         """Raises LakeError unless rows of `older` can be read as rows of `newest`."""
         schema_policy.check_fits(older, newest) if self.keeps_columns(newest) else check_follows(older, newest)
 
-    def columns(self, spark: SparkSession, schema: TableSchema, *, is_left: bool = False) -> StructType:
+    def columns(self, schema: TableSchema, *, is_left: bool = False) -> StructType:
         """The lake table's columns, by its log. `is_left`: the table `is_as_left`, and is not read again. Raises
         TableRefused."""
-        table = self.table(spark, schema)
+        table = self.table(schema)
         return self.open_tables.describe(table.path, schema, self.check, is_left=is_left).shape
 
-    def shape_in_lake(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+    def shape_in_lake(self, schema: TableSchema) -> TableSchema:
         """The shape as far as the lake table has it."""
-        table = self.table(spark, schema)
+        table = self.table(schema)
         return (
             schema_policy.shape_in_lake(schema, table.columns())
             if self.keeps_columns(schema) and table.version()
             else schema
         )
 
-    def with_kept_columns(self, spark: SparkSession, schema: TableSchema) -> TableSchema:
+    def with_kept_columns(self, schema: TableSchema) -> TableSchema:
         """The shape with the columns that the source has dropped and the lake table has kept."""
-        table = self.table(spark, schema)
-        schema = self.shape_in_lake(spark, schema)
+        table = self.table(schema)
+        schema = self.shape_in_lake(schema)
         if (self.drop_columns and not self.keeps_columns(schema)) or not table.exists():
             return schema
         have = table.columns()
@@ -156,9 +153,9 @@ class Lake:
         ]
         return TableSchema(schema.table, (*schema.columns, *more), schema.key)
 
-    def history_of(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History | None:
+    def history_of(self, schema: TableSchema, renames: Renames | None = None) -> History | None:
         """The history of a table; None where none is wanted."""
-        return self.open_history(spark, schema, renames) if self.history else None
+        return self.open_history(schema, renames) if self.history else None
 
     def state_before(
         self, table: LakeTable | None, withheld: Sequence[Key], status: TableStatus | None, span: Span
@@ -173,7 +170,7 @@ class Lake:
         is_in_history = status is not None and status.told
         return Before(is_empty, withheld, offset, is_in_history, exists)
 
-    def open_history(self, spark: SparkSession, schema: TableSchema, renames: Renames | None = None) -> History:
+    def open_history(self, schema: TableSchema, renames: Renames | None = None) -> History:
         """The history of a table, even if it does not continue."""
         location = history_location(self.location, schema.table)
         link_encoded_name(self.location, history_name(schema.table))
@@ -182,7 +179,6 @@ class Lake:
         tables = self.open_tables
         place = table_location(self.location, schema.table)
         return History(
-            spark,
             tables.history(location, self.check),
             schema,
             app=app,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -58,10 +58,6 @@ from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from spark_jobs.session import settings_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 VECTORS = "delta.enableDeletionVectors"
 
@@ -71,7 +67,6 @@ class LakeTable:
 
     def __init__(
         self,
-        spark: SparkSession,
         path: Location,
         schema: TableSchema,
         *,
@@ -82,22 +77,24 @@ class LakeTable:
         json_as_variant: bool = False,
         settled: set[Location] | None = None,
         vectors: bool = True,
+        spark_settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
         that led to the shape; `json_as_variant`: a column that is JSON has a VARIANT beside it; `vectors`: rows go by
-        deletion vectors; `settled`: tables where both are known to be so."""
+        deletion vectors; `settled`: tables where both are known to be so; `spark_settings`: may give a new table
+        properties (`create_table.default_properties`)."""
+        self._spark_settings = spark_settings
         self.check = check
         self._json_as_variant = json_as_variant
         self._settled = settled if settled is not None else set()
         self._vectors = vectors
         self._renames = renames or Renames()
         self._dropped = dropped or DroppedColumns()
-        self._spark = spark
         self.path = path
         self._schema = schema
         self._app = app
-        self._shaped = ShapedTable(spark, path, check)
-        self._updates = RowUpdates(spark, path, schema, check)
+        self._shaped = ShapedTable(path, check)
+        self._updates = RowUpdates(path, schema, check)
         self.committed: int | None = None
         """The version that `upsert` has made."""
 
@@ -275,7 +272,7 @@ class LakeTable:
             raise LakeError(
                 "the table's place has files, and no Delta log", where=str(self.path), fix="move the directory away"
             )
-        defaults = create_table.default_properties(settings_of(self._spark))
+        defaults = create_table.default_properties(self._spark_settings)
         return create_table.create_table(self.path, shape, {**defaults, **properties})
 
     def remove(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
@@ -370,5 +367,5 @@ class LakeTable:
         self.committed = done.version
         log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
         if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
-            tables.checkpoints.ask(self._spark, self.path)
+            tables.checkpoints.ask(self.path)
         return done

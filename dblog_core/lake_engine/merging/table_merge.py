@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits, table_commits
@@ -36,9 +35,6 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import ChunkRef, DataFile
 from dblog_core.staging.spilled_rows import remove_spilled
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _log = logging.getLogger(__name__)
 
 
@@ -47,11 +43,10 @@ class LookFirst(Exception):
 
 
 class TableMerge:
-    """Applies works of one table after another; `spark` is a session of its own, for the transaction settings."""
+    """Applies works of one table after another."""
 
     def __init__(
         self,
-        spark: SparkSession,
         staging: Staging,
         lake: Lake,
         withheld: Withheld,
@@ -59,7 +54,6 @@ class TableMerge:
         step: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`step` gets each step as it has been done: where tests stop a run."""
-        self._spark = spark
         self._step = step
         self._staging = staging
         self._lake = lake
@@ -91,7 +85,7 @@ class TableMerge:
         self._is_left = left_at is not None
         version = self._look_at_table(work) if left_at is None else left_at
         schema, dropped = self._shape(work, status, version)
-        history = self._lake.history_of(self._spark, schema, work.renames)
+        history = self._lake.history_of(schema, work.renames)
         gap = None if history is None else foreign_commits.find_history_gap(history.path, status)
         left = status if is_repeated and gap is not None else None
         if gap is not None and status is not None:
@@ -103,7 +97,7 @@ class TableMerge:
                 return None
             applied = self._apply_keyless(work, schema, history, span, status, began)
             return _with_history(applied, history, gap, left)
-        lake = self._lake.table(self._spark, schema, dropped, work.renames)
+        lake = self._lake.table(schema, dropped, work.renames)
         since = seen = status.version if status else None
         committed = is_repeated and version is not None and lake.newest_merge() == number
         damage: str | None = None
@@ -173,7 +167,7 @@ class TableMerge:
         newest = self._staging.schema(work.schema)
         if not self._lake.keeps_columns(newest) or not lake.exists():
             return None
-        have = self._lake.columns(self._spark, newest, is_left=self._is_left)
+        have = self._lake.columns(newest, is_left=self._is_left)
         return (
             None
             if schema_policy.shape_in_lake(newest, have).columns == newest.columns
@@ -183,7 +177,7 @@ class TableMerge:
     def _look_at_table(self, work: Work) -> int | None:
         """The version of the lake table before this merge; None where there is none, or the table has no key."""
         schema = self._staging.schema(work.schema)
-        return self._lake.table(self._spark, schema).version() if schema.key else None
+        return self._lake.table(schema).version() if schema.key else None
 
     def _shape(self, work: Work, status: TableStatus | None, version: int | None) -> tuple[TableSchema, DroppedColumns]:
         """What the work's rows are folded into, and what is known of columns that the source no longer has.
@@ -195,11 +189,11 @@ class TableMerge:
         shapes = (*before, *map(renames.rename_columns, before), *older, newest)
         had = frozenset(c.name for schema in shapes for c in schema.columns)
         dropped = DroppedColumns(had, drop=self._lake.drop_columns)
-        lake = self._lake.table(self._spark, newest)
+        lake = self._lake.table(newest)
         if before and newest.key and version:
             if self._lake.keeps_columns(newest):
                 schema_policy.check_key(before[0], (*older, newest))
-                have = self._lake.columns(self._spark, newest, is_left=self._is_left)
+                have = self._lake.columns(newest, is_left=self._is_left)
                 dropped = DroppedColumns(had)
                 newest = schema_policy.shape_in_lake(newest, have)
                 older = [schema_policy.shape_in_lake(schema, have) for schema in older]
@@ -207,7 +201,7 @@ class TableMerge:
                 schema_policy.check_accepted(work, before[0], self._staging.schema, accepted=status.accepted)
         if not older or not newest.key or not version:
             return newest, dropped
-        names = self._lake.columns(self._spark, newest, is_left=self._is_left).names
+        names = self._lake.columns(newest, is_left=self._is_left).names
         if renames:
             names = list(map(renames.after(lake.renamed_upto()).current_name, names))
         return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, dropped)

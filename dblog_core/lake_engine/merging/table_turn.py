@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -28,9 +27,6 @@ from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableName
 from dblog_core.staging import Staging
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _log = logging.getLogger(__name__)
 
 _PLANNED_AGAIN = 3
@@ -42,7 +38,7 @@ class TableTurn:
     """What the tables of the merge `intent` share; each is merged in a thread.
 
     `status`: the lake before the merge; `is_repeated`: an earlier run may have committed some of it; `plan_works`
-    makes the tables' shares as the staging has them now; `session`: a table's own; `check` raises LeaseLost once
+    makes the tables' shares as the staging has them now; `check` raises LeaseLost once
     another may merge.
     """
 
@@ -53,7 +49,6 @@ class TableTurn:
     lake: Lake
     withheld: Withheld
     plan_works: Callable[[], dict[str, Work]]
-    session: Callable[[str], SparkSession]
     check: Callable[[], None]
     step: Callable[[str], None]
     dumps: Dumps | None
@@ -173,7 +168,7 @@ class TableTurn:
 
     def _apply(self, work: Work, status: TableStatus | None, is_repeated: bool) -> Applied | None:
         """Applies the work; planned again where the staging has joined its segments in the meantime."""
-        merge = TableMerge(self.session(work.table), self.staging, self.lake, self.withheld, step=self.step)
+        merge = TableMerge(self.staging, self.lake, self.withheld, step=self.step)
         # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
         merged = status.offset if status and status.state is not State.STOPPED else self.status.offset
         merged = max(merged, status.begun or 0) if status else merged

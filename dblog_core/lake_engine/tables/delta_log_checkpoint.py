@@ -6,20 +6,14 @@ no merge waits for it, and a process that ends before it is done leaves it to th
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
 from dblog_core.lake.cuts import open_table
 from dblog_core.storage.location import Location
-from spark_jobs.session import has_started
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 INTERVAL = "delta.checkpointInterval"
 CLEANS = "delta.enableExpiredLogCleanup"
@@ -44,11 +38,11 @@ class Checkpoints:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._waiting: dict[Location, Future[None]] = {}
 
-    def ask(self, spark: SparkSession, table: Location) -> None:
+    def ask(self, table: Location) -> None:
         """Has one made of the table's version that is the newest then; one that is not begun yet does as well."""
         asked = self._waiting.get(table)
         if asked is None or asked.running() or asked.done():
-            self._waiting[table] = self._thread.submit(write, spark, table)
+            self._waiting[table] = self._thread.submit(write, table)
 
     def wait(self) -> None:
         """Until all are made that were asked for."""
@@ -59,29 +53,10 @@ class Checkpoints:
         self._thread.shutdown(cancel_futures=True)
 
 
-def write(spark: SparkSession, table: Location) -> None:
-    """Makes one of the newest version. Where that fails nothing is lost: readers take longer until the next.
-
-    By Spark, which makes those beside its own commits too, or by a library while Spark has not started: a start takes
-    longer than hundreds of merges.
-    """
-    if not has_started(spark):
-        try:
-            if (opened := open_table(table)) is not None:
-                opened.create_checkpoint()
-                return
-        except DeltaError as error:  # a feature of the table that it does not know
-            _log.info("%s: Spark makes its checkpoint: %s", table, str(error).split("\n", 1)[0])
-        if importlib.util.find_spec("pyspark") is None:
-            _log.warning("%s: no checkpoint is made: pyspark is not installed", table)
-            return
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
+def write(table: Location) -> None:
+    """Makes one of the newest version. Where that fails nothing is lost: readers take longer until the next."""
     try:
-        jvm = spark._jvm  # starts Spark, if it has not started
-        assert jvm is not None, "the session is one of this process"
-        spark.read.format("delta").load(str(table))  # so that Delta has looked for the newest version
-        jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(table)).checkpoint()
-    except (PySparkException, Py4JError) as error:
+        if (opened := open_table(table)) is not None:
+            opened.create_checkpoint()
+    except DeltaError as error:
         _log.warning("%s: no checkpoint is made: %s", table, str(error).split("\n", 1)[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,15 +25,11 @@ from dblog_core.model import column_defaults
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.storage.location import Location
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @dataclass(frozen=True, slots=True)
 class RowUpdates:
     """Those of one table. `check` raises LeaseLost once another may write: it is asked right before each commit."""
 
-    spark: SparkSession
     path: Location
     schema: TableSchema
     check: Callable[[], None]
@@ -65,4 +61,4 @@ class RowUpdates:
         if not done.already:
             log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
             if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
-                delta_log_checkpoint.write(self.spark, self.path)
+                delta_log_checkpoint.write(self.path)

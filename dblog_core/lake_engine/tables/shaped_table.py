@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import orjson
 
@@ -22,9 +21,6 @@ from dblog_core.interfaces import Json
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.lake_engine.tables import delta_log_checkpoint, log
 from dblog_core.storage.location import Location
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +52,8 @@ Plan = Callable[[Described], Sequence[Change]]
 class ShapedTable:
     """One table, used by one thread."""
 
-    def __init__(self, spark: SparkSession, path: Location, check: Callable[[], None]) -> None:
+    def __init__(self, path: Location, check: Callable[[], None]) -> None:
         """`check` raises LeaseLost once another may write: it is asked right before each commit."""
-        self._spark = spark
         self._path = path
         self._check = check
         self._table = AlteredTable(path, mark=COMMIT_MARK, check=check)
@@ -97,4 +92,4 @@ class ShapedTable:
         committed = self._table.snapshot
         log.note_commit(self._path, committed.version, self._table.commit_info, committed.commit)
         if delta_log_checkpoint.is_due(committed.version, self._table.properties):
-            delta_log_checkpoint.write(self._spark, self._path)
+            delta_log_checkpoint.write(self._path)

@@ -41,7 +41,7 @@ def plan(tools: Tools, request: AcceptRequest) -> AcceptPlan:
 
 def _check_history(tools: Tools, schema: TableSchema) -> None:
     """Raises LakeError where the history keeps what the table can do without."""
-    history = tools.lake.history_of(tools.session(str(schema.table)), schema)
+    history = tools.lake.history_of(schema)
     if history is None or history.version() is None:
         return
     have = history.columns()
@@ -94,9 +94,7 @@ def _table(tools: Tools, plan: AcceptPlan) -> LakeTable:
     before = tools.staging.schema(fingerprint) if fingerprint is not None else schema
     had = frozenset(c.name for shape in (before, schema) for c in shape.columns)
     replaced = frozenset(c.name for c in schema.columns if c.name not in schema.key)
-    return tools.lake.table(
-        tools.session(name), schema, DroppedColumns(had, drop=tools.lake.drop_columns, replaced=replaced)
-    )
+    return tools.lake.table(schema, DroppedColumns(had, drop=tools.lake.drop_columns, replaced=replaced))
 
 
 def _follow_from_stop(status: TableStatus, plan: AcceptPlan) -> TableStatus:

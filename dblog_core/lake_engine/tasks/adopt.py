@@ -85,7 +85,7 @@ def carry_out(tools: Tools, plan: AdoptPlan) -> Done:
 def _age_lines(tools: Tools, name: str, path: Location, *, after: int) -> None:
     """A history's offsets end at 0, in the same order. Behind the offset `after`, which is the new staging's, it is
     without a gap again."""
-    shaped = ShapedTable(tools.session(name), path, tools.check)
+    shaped = ShapedTable(path, tools.check)
     gap = {AFTER: str(after), WHOLE: "false"}
     shaped.alter(lambda have: [SetProperties({**gap, APPEND_ONLY: "false"})])
     table = _open(tools, path)

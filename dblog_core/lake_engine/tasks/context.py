@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import LakeStatus, TableStatus
@@ -14,15 +13,12 @@ from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.merging.withheld_keys import Dumps, Withheld
 from dblog_core.staging import Staging
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 @dataclass(frozen=True, slots=True)
 class Tools:
     """`number`: the merge that the task is, and so its transaction in Delta; `status`: the lake after the merge before.
 
-    `session`: a table's own session; `check` raises LeaseLost once the lake's lock is in doubt; `step` gets each step
+    `check` raises LeaseLost once the lake's lock is in doubt; `step` gets each step
     as it has been done. `config` and `dumps` are None only where a test has none.
     `purged`: tables of which no file has a row that was marked before that time (seconds UTC).
     """
@@ -32,7 +28,6 @@ class Tools:
     staging: Staging
     lake: Lake
     withheld: Withheld
-    session: Callable[[str], SparkSession]
     check: Callable[[], None]
     step: Callable[[str], None]
     config: Config | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.altering.alterations import SetProperties
@@ -14,16 +13,12 @@ from dblog_core.lake_engine.tables import delta_log_checkpoint, log_cleanup
 from dblog_core.lake_engine.tables.shaped_table import ShapedTable
 from dblog_core.storage.location import Location
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _LONGEST = 100 * 365 * 86_400.0  # seconds: `keep = "forever"`, in Delta's words
 _KEPT_DAYS = {"delta.logRetentionDuration": 30, "delta.deletedFileRetentionDuration": 7}
 """For how long Delta keeps the log, and a VACUUM the files that were replaced, where a table says nothing else."""
 
 
 def clean_log(
-    spark: SparkSession,
     path: Location,
     check: Callable[[], None],
     find_version: Callable[[], int | None] | None,
@@ -39,12 +34,12 @@ def clean_log(
         return
     features = {*reader_features(newest.protocol), *writer_features(newest.protocol)}
     properties = newest.metadata.get("configuration") or {}
-    _keep_from_others(ShapedTable(spark, path, check), properties, keep, cleans=protects_log(features))
+    _keep_from_others(ShapedTable(path, check), properties, keep, cleans=protects_log(features))
     if protects_log(features) or find_version is None:
         return
     version = find_version()
     if not log_cleanup.has_checkpoint(path):  # for a later maintenance: a log begins with one
-        delta_log_checkpoint.write(spark, path)
+        delta_log_checkpoint.write(path)
     if version is not None:
         log_cleanup.clean(path, version)
 

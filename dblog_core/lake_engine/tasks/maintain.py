@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
@@ -60,9 +59,6 @@ from dblog_core.model.schema import TableName
 from dblog_core.staging.retention import Retention
 from dblog_core.storage.location import Location
 from dblog_core.wiring import open_state
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -104,11 +100,10 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
             if place.history:  # first: versions of its log go
                 before = tables.get(place.table, tools.status.tables[place.table])
                 tables[place.table] = _follow_history(place, before)
-            session = tools.session(place.table)
             improves = place.table in chosen
             maintained.append(_maintain(place, tools, marks, oldest_cut, failed, keep=keep, improves=improves))
             if not place.history:
-                tables[place.table] = _answer_others(session, place, tools)
+                tables[place.table] = _answer_others(place, tools)
         tools.step(f"maintained {place.name}")
     sizes = [table.size for table in maintained]
     schedule.write_maintained(tools.lake.location, began, [*sizes, *marks.sizes_of(place.name for place in failed)])
@@ -129,7 +124,6 @@ def _maintain(
 ) -> MaintainedTable:
     """Maintains one table or history. `oldest_cut` None: nobody can tell which files cuts need, so none is removed.
     `failed` gets the place where its files have to stay as they are."""
-    session = tools.session(place.table)
     done: list[str] = []
     if improves:
         with _noting_refusal(failed, place.name):
@@ -142,7 +136,7 @@ def _maintain(
         with _name_errors(place):
             has_cut = place.history or bool(oldest_cut.number)
             find_version = partial(_oldest_read, tools, place, oldest_cut, before) if has_cut else None
-            kept_log.clean_log(session, place.path, tools.check, find_version, keep=keep)
+            kept_log.clean_log(place.path, tools.check, find_version, keep=keep)
     size = marks.with_mark_time(_size(place), purged="purged" in done)
     return MaintainedTable(size, tuple(done), removed)
 
@@ -187,15 +181,15 @@ def _with_failures(
     return {name: replace(table, unmaintained=errors[name] or None) for name, table in changed.items()}
 
 
-def _answer_others(spark: SparkSession, place: Place, tools: Tools) -> TableStatus:
+def _answer_others(place: Place, tools: Tools) -> TableStatus:
     """The table's status with its newest version. A table that seldom changes waits long for a merge of its own, which
     would find what other programs have done to its rows."""
     status = tools.status.tables[place.table]
     if status.version is None or status.schema is None or status.state is State.STOPPED:
         return status
     with _name_errors(place):
-        schema = tools.lake.shape_in_lake(spark, tools.staging.schema(status.schema))
-        return answered_table.answer_others(tools, place.table, status, tools.lake.table(spark, schema))
+        schema = tools.lake.shape_in_lake(tools.staging.schema(status.schema))
+        return answered_table.answer_others(tools, place.table, status, tools.lake.table(schema))
 
 
 def _follow_history(place: Place, status: TableStatus) -> TableStatus:

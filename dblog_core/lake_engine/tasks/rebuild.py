@@ -63,9 +63,8 @@ def plan(tools: Tools, request: RebuildRequest) -> RebuildPlan:
 
 def _plan_from_history(tools: Tools, name: str, status: TableStatus) -> RebuildPlan:
     assert status.schema is not None  # `table_of` has looked
-    spark = tools.session(name)
-    schema = tools.lake.with_kept_columns(spark, tools.staging.schema(status.schema))
-    past = rebuild_start.find_past(tools.lake.open_history(spark, schema), schema, status)
+    schema = tools.lake.with_kept_columns(tools.staging.schema(status.schema))
+    past = rebuild_start.find_past(tools.lake.open_history(schema), schema, status)
     after = rebuild_start.segment_before_rest(tools.staging, name, past, status)
     staged = f" up to offset {past.upto}, and staging after it" if after < status.segment else ""
     return RebuildPlan(name, after, f"its history{staged}", past)
@@ -87,11 +86,10 @@ def carry_out(tools: Tools, plan: RebuildPlan) -> Done:
     """Replaces all rows in one commit."""
     name = plan.table
     status = refold.table_of(tools, name)
-    spark = tools.session(name)
     fingerprint = status.schema
     assert fingerprint is not None  # `table_of` has looked
-    schema = tools.lake.with_kept_columns(spark, tools.staging.schema(fingerprint))
-    lake = tools.lake.table(spark, schema)
+    schema = tools.lake.with_kept_columns(tools.staging.schema(fingerprint))
+    lake = tools.lake.table(schema)
     if not lake.exists():
         lake.prepare()
     if lake.newest_merge() != tools.number:

@@ -104,7 +104,7 @@ def find_events(
         work = _later(work or Work(table, status.schema or ""), before.upto)
     elif work is None or not (work.files or work.chunks):
         return None
-    schema = shape or tools.lake.shape_in_lake(tools.session(table), tools.staging.schema(work.schema))
+    schema = shape or tools.lake.shape_in_lake(tools.staging.schema(work.schema))
     work = tools.lake.work_to_merge(work, schema)
     lower = max(lower_of(work, status), before.lower if before else 0)
     work = _followable(tools, work, schema, lower)

@@ -67,16 +67,15 @@ def carry_out(tools: Tools, plan: ReplayPlan) -> Done:
 
 def _replay(tools: Tools, name: str, plan: ReplayPlan) -> tuple[ReplayCounts, TableStatus]:
     status = refold.table_of(tools, name)
-    spark = tools.session(name)
     _truncate(tools, name, status, plan)
     fingerprint = status.schema
     assert fingerprint is not None  # `table_of` has looked
-    source = tools.lake.shape_in_lake(spark, tools.staging.schema(fingerprint))
-    schema = tools.lake.with_kept_columns(spark, source)
+    source = tools.lake.shape_in_lake(tools.staging.schema(fingerprint))
+    schema = tools.lake.with_kept_columns(source)
     events = refold.find_events(tools, name, after=plan.after, shape=schema)
     if events is None:
         return ReplayCounts(), status
-    lake = tools.lake.table(spark, schema)
+    lake = tools.lake.table(schema)
     if lake.newest_merge() == tools.number:  # before a crash
         return ReplayCounts(), _status(tools, name, status, lake)
     status = answered_table.answer_others(tools, name, status, lake)
@@ -98,7 +97,7 @@ def _truncate(tools: Tools, name: str, status: TableStatus, plan: ReplayPlan) ->
     work = refold.work_of(tools.staging, name, status, after=plan.after)
     inside = [m.offset for m in (work.truncates if work else ()) if _holds(plan, m)]
     if work and inside:
-        table = tools.lake.table(tools.session(name), tools.staging.schema(work.schema))
+        table = tools.lake.table(tools.staging.schema(work.schema))
         deleted_rows.remove_older(table, max(inside), tools.tables)
 
 

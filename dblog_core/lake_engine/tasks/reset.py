@@ -94,7 +94,7 @@ def empty_table(tools: Tools, plan: ResetPlan) -> tuple[TableStatus, str]:
     tools.step(f"requested {name}")
     tools.dumps.await_plan(dump, tools.check)
     tools.check()
-    lake = tools.lake.table(tools.session(name), schema)
+    lake = tools.lake.table(schema)
     if not lake.exists():
         lake.prepare()
     if lake.newest_merge() != tools.number:

@@ -12,7 +12,6 @@ from dblog_core.lake.lake_status import State, read_status
 from dblog_core.maintenance.retention_needs import of_lake
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 
 ITEMS = table("items", id=pa.int64(), v=pa.string())
@@ -21,7 +20,7 @@ OTHER = table("other", id=pa.int64())
 
 @pytest.fixture
 def lake(tmp_path: Path) -> TestLake:
-    return TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    return TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
 
 
 def _merge(lake: TestLake) -> None:

@@ -16,7 +16,6 @@ from dblog_core.lake_engine.events import fold_in_parts, fold_on_driver
 from dblog_core.model.values import Key, key_from_json, key_of, key_text
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import Row, table
 from tests.unit.lake_engine.test_history_without_spark import read_rows
 
@@ -37,7 +36,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def make_lake(path: Path, *, history: bool = False) -> TestLake:
-    lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
+    lake = TestLake(None, Staging(str(path / "staging"), source="shop"), path / "lake")
     lake.history = history
     return lake
 

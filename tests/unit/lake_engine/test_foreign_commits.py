@@ -22,7 +22,6 @@ from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
 from spark_jobs.views import LakeAtCut
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 from tests.unit.delta_writer.tables import FIELDS, metadata, protocol, schema_string, write_commit
 
@@ -34,7 +33,7 @@ OFFSET = "_dblog_offset"
 @pytest.fixture
 def lake(tmp_path: Path) -> TestLake:
     """Without vectors, so that delta-rs writes its tables too: it is the other program."""
-    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    made = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     made.vectors = False
     return made
 

@@ -17,7 +17,6 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.rows import table_spool
 from dblog_core.staging import Staging
 from tests.spark.lakes import Crash, TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import Row, table
 
 ITEMS = table("items", id=pa.int64(), v=pa.string())
@@ -27,7 +26,7 @@ PAIRS = table("pairs", key=("a", "b"), a=pa.int32(), b=pa.string(), v=pa.string(
 @pytest.fixture(params=[True, False], ids=["vectors", "copies"])
 def lake(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TestLake:
     monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
-    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    made = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     made.vectors = request.param
     return made
 

@@ -63,7 +63,7 @@ def test_the_lake_is_free_while_a_checkpoint_is_being_made(tmp_path: Path, monke
     def merge() -> None:
         with entry_point.open_lake_job(options, "merge", hands_over=True) as job:
             assert job.lake.open_tables is not None
-            job.lake.open_tables.checkpoints.ask(job.spark, lake_at(str(tmp_path)))
+            job.lake.open_tables.checkpoints.ask(lake_at(str(tmp_path)))
             wait_until(lambda: events, "the checkpoint begins")
 
     with closing(wiring.open_state(loader.load(file, secrets=False))) as state:

@@ -16,7 +16,6 @@ from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 
 TABLES = {table("numbers", id=pa.int64(), v=pa.string()): int, table("texts", id=pa.string(), v=pa.string()): str}
@@ -27,7 +26,7 @@ class World:
     """A source that changes at random, and its lake; each merge is a process of its own, and keeps its index."""
 
     def __init__(self, path: Path, *, vectors: bool) -> None:
-        self.lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
+        self.lake = TestLake(None, Staging(str(path / "staging"), source="shop"), path / "lake")
         self.lake.vectors = vectors
         self.cache = path / "index"
         self.random = random.Random(1)

@@ -11,7 +11,6 @@ from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.lake_engine.events import fold_in_parts, fold_on_driver
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import Row, table
 from tests.unit.lake_engine.test_history_without_spark import read_rows
 
@@ -23,7 +22,7 @@ FAR = 2**40
 @pytest.fixture(params=[False, True], ids=["", "history"])
 def lake(tmp_path: Path, request: pytest.FixtureRequest) -> TestLake:
     """Its table has two rows of the narrow shape, and all that follows is staged in the wide one."""
-    lake = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    lake = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     lake.changes = "ignore"
     lake.history = request.param
     for number in (1, 2):

@@ -12,7 +12,6 @@ import pytest
 from dblog_core.lake.lake_status import State, read_status, read_table
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 
 ITEMS = table("items", id=pa.int64(), v=pa.string())
@@ -33,7 +32,7 @@ REFUSED = {
 
 @pytest.fixture
 def lake(tmp_path: Path) -> TestLake:
-    return TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    return TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
 
 
 def alter(lake: TestLake, change: Callable[[dict[str, str]], None], protocol: dict[str, object] | None) -> None:

@@ -15,7 +15,6 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from tests.duckdb_reader import read_delta
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import Row, SegmentBuilder, table
 
 FIRST = table("t", id=pa.int64(), x=pa.string(), y=pa.int32(), big=pa.string())
@@ -35,7 +34,7 @@ def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def open_lake(path: Path, staging: Staging) -> TestLake:
-    lake = TestLake(NoSpark(), staging, path)  # type: ignore[arg-type]
+    lake = TestLake(None, staging, path)
     lake.history = True
     return lake
 

@@ -13,7 +13,6 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import read_status
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import SegmentBuilder, table
 
 T = table("t", id=pa.int64(), v=pa.string())
@@ -22,7 +21,7 @@ T = table("t", id=pa.int64(), v=pa.string())
 @pytest.fixture
 def lake(tmp_path: Path) -> TestLake:
     """Segments 1 to 8 are merged, with a row each; COPY has the staging as it was after segment 4."""
-    lake = TestLake(NoSpark(), open_staging(tmp_path), tmp_path / "lake")  # type: ignore[arg-type]
+    lake = TestLake(None, open_staging(tmp_path), tmp_path / "lake")
     lake.staging.create_identity()
     seal(lake, 0, 4)
     shutil.copytree(tmp_path / "staging", tmp_path / "copy")
@@ -126,7 +125,7 @@ def test_a_new_staging_is_refused_while_it_is_empty_and_later(lake: TestLake, tm
 
 
 def test_a_lake_of_an_earlier_version_takes_the_identity_of_the_staging_that_it_continues(tmp_path: Path) -> None:
-    lake = TestLake(NoSpark(), open_staging(tmp_path), tmp_path / "lake")  # type: ignore[arg-type]
+    lake = TestLake(None, open_staging(tmp_path), tmp_path / "lake")
     seal(lake, 0, 2)
     lake.merge_well()
     identity = lake.staging.create_identity()

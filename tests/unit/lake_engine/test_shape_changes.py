@@ -12,7 +12,6 @@ from dblog_core.staging import Staging
 from tests.duckdb_reader import read_delta
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 
 BEFORE = table("t", id=pa.int64(), a=pa.string(), b=pa.int64(), n=pa.int32(), gone=pa.string())
@@ -23,7 +22,7 @@ MOST_POINTS = 60
 
 def start_lake(path: Path, *, vectors: bool) -> TestLake:
     """With four rows of the older shape, one of which was written again; changes of both shapes are staged."""
-    lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
+    lake = TestLake(None, Staging(str(path / "staging"), source="shop"), path / "lake")
     lake.vectors = vectors
     lake.drop_columns = True
     build = lake.build

@@ -16,7 +16,6 @@ from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from tests.spark.faults import Points, count_points, rounds
 from tests.spark.lakes import Crash, TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 from tests.spark.worlds import SHAPE, Oracle, Source
 from tests.unit.delta_writer.tables import commit_of, newest
@@ -32,7 +31,7 @@ Rows = dict[Key, dict[str, Any]]
 
 
 def make_lake(path: Path, *, vectors: bool = True, history: bool = False) -> TestLake:
-    lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
+    lake = TestLake(None, Staging(str(path / "staging"), source="shop"), path / "lake")
     lake.vectors = vectors
     lake.history = history
     return lake

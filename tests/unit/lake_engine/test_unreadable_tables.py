@@ -19,7 +19,6 @@ from dblog_core.lake_engine.tasks import maintain
 from dblog_core.lake_engine.tasks.context import Tools
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 
 TABLES = [table(name, id=pa.int64()) for name in ("a", "b", "c")]
@@ -28,7 +27,7 @@ BROKEN = TABLES[1]
 
 @pytest.fixture
 def lake(tmp_path: Path) -> TestLake:
-    made = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    made = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     made.history = True
     _create(made, 1)
     made.merge_well()

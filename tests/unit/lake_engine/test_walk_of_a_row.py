@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +48,7 @@ class _Trace:
 
 
 def test_an_updated_row_goes_through_the_modules_of_the_walk(tmp_path: Path) -> None:
-    lake = TestLake(NoSpark(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")  # type: ignore[arg-type]
+    lake = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     lake.build.create(ITEMS, {"id": 1, "v": "first"})
     lake.build.create(ITEMS, {"id": 2, "v": "other"})
     lake.build.seal()

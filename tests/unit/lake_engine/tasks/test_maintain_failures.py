@@ -29,7 +29,6 @@ from dblog_core.state import recent_errors
 from dblog_core.wiring import open_state
 from spark_jobs.merge import Job
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import table
 from tests.unit.delta_writer.tables import commit_of, newest, write_commit
 
@@ -49,7 +48,7 @@ class World:
                 "lake": {"path": str(path / "lake")},
             }
         )
-        self.lake = TestLake(NoSpark(), Staging(str(path / "staging"), source="shop"), path / "lake")  # type: ignore[arg-type]
+        self.lake = TestLake(None, Staging(str(path / "staging"), source="shop"), path / "lake")
         self.broken = {"shop.b"}
         for _ in range(3):
             for schema in TABLES:

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
-from pyspark.sql import SparkSession
 
 from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.open_table import OpenTable
@@ -30,10 +29,8 @@ from dblog_core.lake_engine.tables.column_types import OFFSET
 from dblog_core.lake_engine.tasks import rebuild, refold
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.session import late_session
 from tests.spark.asked import ask, ask_well, dies, replay
-from tests.spark.lakes import TestLake
-from tests.spark.no_spark import SparkAsked
+from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, SegmentBuilder, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
 from tests.unit.lake_engine.test_history_without_spark import read_rows
@@ -57,18 +54,9 @@ def lake(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
             (last_lines, "_BUCKET_LINES"),
         ):
             monkeypatch.setattr(module, name, 20)
-    empty = TestLake(no_session(), Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
+    empty = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     empty.vectors = request.param != "copies"
     return empty
-
-
-def no_session() -> SparkSession:
-    """One that fails the test as soon as it would have to start."""
-
-    def start() -> SparkSession:
-        raise SparkAsked("start")
-
-    return late_session(start, {})
 
 
 def harm(lake: TestLake, schema: TableSchema, puts: Sequence[Row] = (), deletes: Sequence[Row] = ()) -> None:
@@ -367,10 +355,10 @@ def test_rows_and_lines_of_an_adopted_lake_are_older_than_the_staging(
 
     def die(name: str) -> None:
         if name == step:
-            raise SparkAsked(name)
+            raise Crash(name)
 
     if step:
-        with pytest.raises(SparkAsked, match=step):
+        with pytest.raises(Crash, match=step):
             lake.merger(step=die)
     lake.merger()
     outcome = lake_tasks.read_outcome(lake.location, task, AdoptResult)
