@@ -9,6 +9,11 @@ from dblog_core.config.source import SourceConfig
 from dblog_core.interfaces import Output, Source, StateStore
 
 if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from dblog_core.interfaces import Json
+    from dblog_core.lake.merge_options import MergeOptions
     from dblog_core.staging import Staging
     from dblog_core.storage.location import Location
 
@@ -99,3 +104,33 @@ def open_output(config: Config, name: str) -> Output:
 
     storage = open_storage(settings.path, f"{config.source.name}/{name}", temporary="_tmp", s3=config.s3)
     return FilesOutput(storage, form=settings.form or "jsonl")
+
+
+def run_merge(
+    config: Config,
+    options: MergeOptions,
+    *,
+    stop: threading.Event,
+    on_line: Callable[[str], None],
+    on_result: Callable[[Json], None] | None = None,
+    is_wanted: Callable[[], bool] | None = None,
+) -> int:
+    """Runs a merge to its end, or until `stop`: in this process, or by spark-submit, as `[lake] engine` says.
+
+    `on_line` gets its progress, `on_result` each merge. `is_wanted`: False ends a merge in this process. Returns the
+    exit code: 0 done; 1 failed, interrupted, or a table is stopped.
+    """
+    if config.lake.engine == "spark":
+        import orjson
+
+        from dblog_core.lake.spark_submit import run_job
+
+        on_text = None if on_result is None else lambda text: on_result(orjson.loads(text))
+        return run_job("merge", config, arguments=options.arguments(), stop=stop, on_line=on_line, on_result=on_text)
+    from dblog_core.config.secret_settings import READER, given_to
+    from dblog_core.lake_engine import merge_job
+    from dblog_core.lake_engine.lake_job import Caller
+
+    # Without the source's password: code of a merge that asks for it fails.
+    caller = Caller(stop, on_line, is_wanted or (lambda: True))
+    return merge_job.run(given_to(config, READER), options, caller, on_result)

@@ -1,4 +1,4 @@
-"""The spark-submit entry point: applies staged segments to the lake, once or for as long as it runs.
+"""The spark-submit entry point of the merge: the lake engine, with executors for large shares.
 
 spark-submit … spark_jobs/merge.py --config FILE [--once | --continuous [--slice SECONDS] | --tasks] [--wait SECONDS]
   [--json]
@@ -7,34 +7,30 @@ spark-submit … spark_jobs/merge.py --config FILE [--once | --continuous [--sli
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from dblog_core.errors import LakeBusy, LakeError, StagingError, StateError
-from dblog_core.lake.carrier_choice import NO_EXECUTORS
-from dblog_core.lake.task_requests import MaintainRequest
-from dblog_core.lake_engine.commit_pace import CommitPace
-from dblog_core.lake_engine.merge_rounds import Merger
-from dblog_core.lake_engine.merging.handover import Slice
-from dblog_core.lake_engine.merging.merge_results import Applied, Merged
-from dblog_core.lake_engine.merging.withheld_keys import DumpEnd, Dumps, StoredDumps, Withheld
-from dblog_core.maintenance.schedule import Timetable, ask_when_due
-from dblog_core.state import recent_errors
-from spark_jobs import entry_point
+from dblog_core.config.secret_settings import STORAGE, given_to
+from dblog_core.config.settings import Config
+from dblog_core.lake.carrier_choice import Means
+from dblog_core.lake.merge_options import MergeOptions, Mode
+from dblog_core.lake.spark_submit import config_json
+from dblog_core.lake_engine import merge_job
+from dblog_core.lake_engine.lake_job import Caller
+from dblog_core.lake_engine.merging.lake import Lake
+from dblog_core.lake_engine.merging.spreading.tasks import open_configured
+from dblog_core.lake_engine.merging.spreading.write_spread import Spread
+from spark_jobs import delta_log_store, entry_point
 from spark_jobs.entry_point import Starters, say
+from spark_jobs.spread import run_tasks
 
-_POLL = 0.1  # seconds between two looks for a new segment
-_LOOK = 1.0  # seconds between two looks for a lake task
-_RETRY = 30.0  # seconds between two tries of a stopped table
-_NAMED = 10  # tables in a line
-_COMPACT_RETRY = 600.0  # seconds without compaction after one that failed
-_PATIENCE = 1.0  # seconds after which a continuous merge no longer waits for a table while others have new rows
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.slice is not None and not options.continuous:
         say("merge: --slice is for --continuous")
         return 1
-    if options.continuous and not options.wait:
-        options.wait = math.inf  # it stands by, and takes over once the other one is gone
-    return entry_point.run(lambda: _run_when_free(options) if options.continuous else _run(options), "merge")
+    return entry_point.run(lambda: _run(options), "merge")
 
 
 def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -63,214 +57,31 @@ def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run_when_free(options: argparse.Namespace) -> int:
-    """Runs once nobody else merges. If it is asked to stop before that, it has done all that was asked of it."""
-    try:
-        return _run(options)
-    except LakeBusy:
-        if math.isfinite(options.wait):
-            raise
-        return 0
-
-
 def _run(options: argparse.Namespace) -> int:
-    with entry_point.open_lake_job(options, "merge", hands_over=options.slice is not None) as job:
-        withheld = Withheld(job.records)
-        dumps = StoredDumps(job.config)
-        limits = NO_EXECUTORS if job.lake.spread is None else job.lake.spread.means
-        merger = Merger(
-            job.staging,
-            job.lake,
-            job.records,
-            withheld,
-            check=job.check,
-            max_rows=limits.span_rows,
-            max_bytes=limits.span_bytes,
-            compact_after=job.config.lake.compact_after,
-            config=job.config,
-            dumps=dumps,
-        )
-        timetable = Timetable(job.lake.location, job.config.lake)
-        upkeep = partial(ask_when_due, timetable, job.lake.location)
-
-        def remember(part: str, error: LakeError) -> None:
-            recent_errors.record(job.state, part, error, time.time())
-
-        rounds = Job(merger, withheld, dumps, job.stop, json=options.json, upkeep=upkeep, remember=remember)
-        with closing(merger):
-            if options.tasks:
-                return rounds.tasks()
-            if not options.continuous:
-                return rounds.once()
-            return rounds.continuous(None if options.slice is None else Slice(job.state, options.slice))
+    config = entry_point.load_config(options)
+    stop = entry_point.stop_on_signals()
+    mode: Mode = "continuous" if options.continuous else "tasks" if options.tasks else "once"
+    caller = Caller(stop, say, Starters().are_alive, partial(_start_spark, config, stop), ready="Spark has started")
+    on_result = entry_point.print_json if options.json else None
+    return merge_job.run(config, MergeOptions(mode, options.wait, options.slice), caller, on_result)
 
 
-class Job:
-    """Rounds until all is merged, or until it is asked to stop."""
-
-    def __init__(
-        self,
-        merger: Merger,
-        withheld: Withheld,
-        dumps: Dumps,
-        stop: threading.Event,
-        *,
-        json: bool,
-        upkeep: Callable[[], object] = lambda: None,
-        remember: Callable[[str, LakeError], object] = lambda part, error: None,
-    ) -> None:
-        """`upkeep`: asks for the maintenance of the lake when it is time; only a continuous merge does. `remember` gets
-        the part and the error of a lake task that has failed, for people."""
-        self._remember = remember
-        self._merger = merger
-        self._withheld = withheld
-        self._dumps = dumps
-        self._stop = stop
-        self._json = json
-        self._compact_again = float("-inf")
-        self._upkeep = upkeep
-        self._starters = Starters()
-        self._accepted = False
-
-    def once(self) -> int:
-        """Applies all that is sealed now, and not what a source that is written all the time adds meanwhile."""
-        self._merger.load()
-        self._catch_up(retry_stopped=True, upto=self._merger.newest_segment())
-        self._do_tasks()
-        if self._take_accepted():
-            self._catch_up(retry_stopped=True, upto=self._merger.newest_segment())
-        while not self._stop.is_set() and self._compact(wait=True):
-            pass
-        return 1 if self._stop.is_set() or self._tell_stopped() else 0
-
-    def continuous(self, held: Slice | None = None) -> int:
-        """Continues until stopped, until the process that started us is gone, or until `held` is over."""
-        self._merger.load()
-        self._run_rounds(held)
-        # What late tables have brought in meanwhile is recorded: the next merge need not compare it once more.
-        while (merged := self._merger.settle(brings_rows=False)) is not None:
-            self._tell(merged)
-        return 1 if self._tell_stopped() else 0
-
-    def _run_rounds(self, held: Slice | None) -> None:
-        retried = looked = float("-inf")
-        pace = CommitPace(self._merger.rewritten_bytes)
-        while not self._stop.is_set() and self._starters.are_alive():
-            if held is not None and held.is_over():
-                say("merge: its slice is over; the next merge takes the lake")
-                break
-            if pace.is_due():
-                pace.begin()
-                due = self._take_accepted() or time.monotonic() - retried >= _RETRY
-                retry = due and bool(self._merger.stopped_tables())
-                retried = time.monotonic() if retry else retried
-                newest = self._merger.newest_segment()  # else a busy source keeps tasks waiting
-                self._catch_up(retry_stopped=retry, upto=newest, patience=_PATIENCE)
-            if time.monotonic() - looked >= _LOOK:
-                self._upkeep()
-                self._do_tasks(beside=True)
-                looked = time.monotonic()
-            self._compact(wait=False)
-            self._stop.wait(_POLL)
-
-    def tasks(self) -> int:
-        """Carries out the lake tasks that wait, and nothing else but what was not finished."""
-        self._merger.load()
-        self._do_tasks()
-        return 1 if self._stop.is_set() else 0
-
-    def _do_tasks(self, *, beside: bool = False) -> None:
-        while not self._stop.is_set() and (merged := self._merger.run_task(beside=beside)) is not None:
-            self._tell(merged)
-            self._accepted |= merged.task == "accept"
-
-    def _take_accepted(self) -> bool:
-        """Whether somebody has accepted a shape since the last look: its table is tried again at once."""
-        accepted = self._accepted
-        self._accepted = False
-        return accepted
-
-    def _catch_up(self, *, retry_stopped: bool, upto: int, patience: float | None = None) -> None:
-        ended = self._find_ended()
-        while not self._stop.is_set():
-            merged = self._merger.run_round(retry_stopped=retry_stopped, upto=upto, patience=patience)
-            if merged is None:
-                break
-            retry_stopped = False
-            self._tell(merged)
-            self._compact(wait=False)
-        if not self._stop.is_set():
-            but_for = {*self._merger.tables_awaiting_dump(), *self._merger.late_tables()}
-            for fault in self._withheld.request_dumps(self._dumps, ended=ended, but_for=but_for):
-                say(f"merge: {fault}")
-
-    def _find_ended(self) -> Mapping[str, DumpEnd]:
-        """The dumps of withheld keys that have ended. Where the state store does not answer, the next round asks."""
-        try:
-            return self._withheld.find_ended(self._dumps)
-        except StateError as error:
-            say(f"merge: {error}")
-            return {}
-
-    def _compact(self, *, wait: bool) -> bool:
-        """Puts the files of one table that is due in order; False where none is, or its turn comes again later, or,
-        unless this may `wait`, is not yet over."""
-        if time.monotonic() < self._compact_again:
-            return False
-        try:
-            table = self._merger.compact(wait=wait)
-        except (LakeError, StagingError) as error:  # nothing is lost by it, and nothing waits for it
-            say(f"merge: {error}")
-            self._compact_again = time.monotonic() + _COMPACT_RETRY
-            return False
-        if table is not None:
-            say(f"{table}: files put in order")
-        return table is not None
-
-    def _tell(self, merged: Merged) -> None:
-        if merged.task is not None:
-            self._tell_task(merged.number, merged.task, merged.seconds, merged.fault)
-            return
-        rows = sum(t.rows for t in merged.tables)
-        tables = len(merged.tables)
-        say(f"merge {merged.number}: {rows} rows of {tables} tables up to offset {merged.offset} in {merged.seconds} s")
-        for table in merged.tables:
-            say(f"{table.table} is stopped: {table.error}" if table.error is not None else _describe_counts(table))
-        if merged.late:
-            say(f"merge {merged.number}: not waited for: {_first_names(list(merged.late))}")
-        if self._json:
-            entry_point.print_json(asdict(merged))
-
-    def _tell_task(self, number: int, task: str, seconds: float, fault: LakeError | None) -> None:
-        if fault is None:
-            say(f"merge {number}: {task} done in {seconds} s")
-            return
-        say(f"merge {number}: {task} failed after {seconds} s: {fault}")
-        self._remember("maintenance" if task == MaintainRequest.kind else task, fault)
-
-    def _tell_stopped(self) -> bool:
-        stopped = self._merger.stopped_tables()
-        if stopped:
-            say(f"stopped tables: {', '.join(sorted(stopped))}; `dblog status` tells why")
-        if incomplete := self._merger.incomplete_tables():
-            names = _first_names(sorted(incomplete))
-            say(f"incomplete tables: {names}; `dblog status` tells why, and what brings their rows")
-        return bool(stopped)
+def _start_spark(config: Config, stop: threading.Event, lake: Lake, stack: ExitStack) -> Lake:
+    """The lake with what Spark gives it: executors for large shares, and properties of new tables. Spark ends with
+    `stack`. Raises LakeError where it would not be safe."""
+    spark = stack.enter_context(entry_point.session(f"dblog merge {config.source.name}", stop, s3=config.s3))
+    delta_log_store.check_excludes(spark, str(lake.location))
+    settings = dict(spark.sparkContext.getConf().getAll())
+    return replace(lake, spread=_spread(config, spark, settings), spark_settings=settings)
 
 
-def _first_names(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _describe_counts(table: Applied) -> str:
-    """What a merge did to a table, in one line."""
-    history = f", {table.history:,} lines of history" if table.history else ""
-    return (
-        f"{table.table}: {table.rows:,} rows, {table.inserted:,} inserted, {table.updated:,} updated, "
-        f"{table.unchanged:,} unchanged, {table.deleted:,} deleted, {table.withheld:,} withheld{history}; "
-        f"files +{table.files_added:,} -{table.files_removed:,}, {table.bytes:,} bytes, {table.seconds} s"
-    )
+def _spread(config: Config, spark: SparkSession, settings: Mapping[str, str]) -> Spread | None:
+    """With what large shares are spread; None where Spark has no executors of its own."""
+    means = Means.of_spark(str(spark.sparkContext.master), settings)
+    if means.executor_cores == 0:
+        return None
+    opener = partial(open_configured, config_json(given_to(config, STORAGE)))
+    return Spread(partial(run_tasks, spark, opener, means.executor_cores), means)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_jars import fetch_delta_jars, fetch_s3_jars
 from dblog_core.lake.spark_submit import spark_conf
+from dblog_core.lake_engine.lake_job import Caller, build_lake
+from dblog_core.lake_engine.merge_job import Job
 from dblog_core.lake_engine.merge_rounds import Merger
 from dblog_core.lake_engine.merging.lock import lake_lock
 from dblog_core.lake_engine.merging.merge_records import Records
 from dblog_core.lake_engine.merging.withheld_keys import StoredDumps, Withheld
 from dblog_core.wiring import open_staging, open_state
-from spark_jobs.entry_point import build_lake
-from spark_jobs.merge import Job
 from spark_jobs.session import open_session
 
 _SMALL_QUERIES = (
@@ -102,7 +102,7 @@ def merged_here(spark: SparkSession) -> Callable[[Config], int]:
             withheld = Withheld(records)
             dumps = StoredDumps(config)
             merger = Merger(staging, lake, records, withheld, check=check, dumps=dumps)
-            return Job(merger, withheld, dumps, threading.Event(), json=False).once()
+            return Job(merger, withheld, dumps, Caller(threading.Event(), print)).once()
 
     return merge
 

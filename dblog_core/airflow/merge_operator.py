@@ -1,4 +1,4 @@
-"""The merge as a task: SparkSubmitOperator with the command that `dblog merge` runs too, or that command itself."""
+"""The merge as a task: SparkSubmitOperator with the command that `dblog merge` runs too, or the merge itself."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from dblog_core.airflow.in_process import configuration
 from dblog_core.airflow.links import SourcePage
 from dblog_core.airflow.spark_connection import CONNECTION
 from dblog_core.config.secret_settings import LAKE
+from dblog_core.lake.merge_options import MergeOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +46,7 @@ class MergeOperator(SparkSubmitOperator):
     operator_extra_links = (SourcePage(),)
     _killed = _submitted = False
     _merged: tuple[Config, LakeStatus, int] | None = None
-    _stop: threading.Event | None = None  # of a job of this task's own
+    _stop: threading.Event | None = None  # of a merge in this process
 
     def __init__(self, *, config_file: str, conn_id: str = CONNECTION, **kwargs: Any) -> None:
         super().__init__(application="", conn_id=conn_id, **kwargs)
@@ -60,35 +61,42 @@ class MergeOperator(SparkSubmitOperator):
             log.info("the lake of %s has all that is sealed", config.source.name)
             return
         before = _status(config).merge
-        self._run(context, config, ["--wait", str(STAND_BY)])
+        self._run(context, config, MergeOptions(wait_seconds=STAND_BY))
         self._report(config, before)
 
     def _begin(self) -> Config:
         """The configuration, once it is sure that the lake continues the staging."""
-        from dblog_core.lake.spark_submit import needs_spark
-
         config = configuration(self.config_file, LAKE)
-        if needs_spark("merge", config):
+        if config.lake.engine == "spark":
             Connection.get(self._connection)  # where it is missing, Spark would silently look for YARN
         _check_staging(config)
         return config
 
-    def _run(self, context: Any, config: Config, arguments: list[str]) -> None:
-        """The merge's job: by spark-submit, or as a process of this task. Raises AirflowException when it fails."""
-        from dblog_core.lake.spark_submit import job_environment, needs_spark, run_job, secret_settings
+    def _run(self, context: Any, config: Config, options: MergeOptions) -> None:
+        """The merge: by spark-submit, or in this task's process. Raises AirflowException when it fails."""
+        from dblog_core.lake.spark_submit import job_environment, secret_settings
 
-        if not needs_spark("merge", config):
-            self._stop = threading.Event()
-            if self._killed:
-                self._stop.set()
-            if run_job("merge", config, arguments=arguments, stop=self._stop, on_line=log.info):
-                raise AirflowException("the merge has failed: the lines above say why")
+        if config.lake.engine == "local":
+            self._run_here(config, options)
             return
         with secret_settings(config) as secrets:
-            self._take(config, secrets, arguments)
+            self._take(config, secrets, options.arguments())
             self._submitted = True
             with job_environment(config):
                 SparkSubmitOperator.execute(self, context)
+
+    def _run_here(self, config: Config, options: MergeOptions) -> None:
+        from dblog_core.wiring import run_merge
+
+        self._stop = threading.Event()
+        if self._killed:
+            self._stop.set()
+        supervisor = os.getppid()
+        code = run_merge(
+            config, options, stop=self._stop, on_line=log.info, is_wanted=lambda: os.getppid() == supervisor
+        )
+        if code:
+            raise AirflowException("the merge has failed: the lines above say why")
 
     def _report(self, config: Config, before: int) -> None:
         after = _status(config)
@@ -165,7 +173,7 @@ class MergeSlice(MergeOperator):
         before = _status(config).merge
         try:
             with _gauge_of_progress(config):
-                self._run(context, config, ["--continuous", "--slice", str(self.slice_seconds)])
+                self._run(context, config, MergeOptions("continuous", slice_seconds=self.slice_seconds))
         except AirflowException as error:
             if not self._killed and (stopped := _stopped_tables(config)):
                 raise AirflowFailException("; ".join(stopped)) from error  # another attempt would find the same

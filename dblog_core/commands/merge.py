@@ -1,10 +1,10 @@
-"""`dblog merge`: apply staged segments to the lake, in a process of its own, which is a Spark application or not."""
+"""`dblog merge`: apply staged segments to the lake, in this process or by spark-submit."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
@@ -16,6 +16,7 @@ from dblog_core.config.secret_settings import LAKE, READER
 from dblog_core.model import sizes
 
 if TYPE_CHECKING:
+    from dblog_core.interfaces import Json
     from dblog_core.lake.merge_dry_run import MergePlan, TablePlan
 
 
@@ -59,30 +60,25 @@ def _show_plan(session: Session) -> None:
 
 
 def _run(session: Session, *, continuous: bool) -> None:
-    from dblog_core.lake import spark_submit
+    from dblog_core.lake.merge_options import MergeOptions
+    from dblog_core.wiring import run_merge
 
     config = session.config(LAKE)
-    merges: list[Any] = []
+    merges: list[Json] = []
 
-    def take(text: str) -> None:
+    def take(merge: Json) -> None:
         if continuous:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(orjson.dumps(merge).decode() + "\n")
             sys.stdout.flush()
         else:
-            merges.append(orjson.loads(text))
+            merges.append(merge)
 
-    if spark_submit.needs_spark("merge", config):
+    if config.lake.engine == "spark":
         note(f"{config.source.name}: starting Spark")
     with stopping() as stop:
+        options = MergeOptions("continuous" if continuous else "once")
         results = take if session.json else None
-        code = spark_submit.run_job(
-            "merge",
-            config,
-            arguments=["--continuous" if continuous else "--once"],
-            stop=stop,
-            on_line=note,
-            on_result=results,
-        )
+        code = run_merge(config, options, stop=stop, on_line=note, on_result=results)
     if session.json and not continuous:
         session.result({"source": config.source.name, "ok": not code, "merges": merges}, "")
     if code:

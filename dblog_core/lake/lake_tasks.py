@@ -23,12 +23,12 @@ from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Clock, Json
-from dblog_core.lake import spark_submit
 from dblog_core.lake.lake_status import own_directory, read_status
+from dblog_core.lake.merge_options import MergeOptions
 from dblog_core.lake.task_requests import TaskRequest, read_request
 from dblog_core.lake.task_results import TaskResult
 from dblog_core.storage.location import Location
-from dblog_core.wiring import open_lake, open_state
+from dblog_core.wiring import open_lake, open_state, run_merge
 
 KEEP = 200
 """Tasks with an outcome that stay, to look into."""
@@ -163,10 +163,10 @@ def carry_out(
             _wait(config, lambda: _visible_outcome(lake, task, result_type) is not None, stop)
         elif tries < _MERGE_ATTEMPTS:
             tries += 1
-            starts = "Spark" if spark_submit.needs_spark("merge", config) else "a merge"
+            starts = "Spark" if config.lake.engine == "spark" else "a merge"
             on_line(f"{task.kind}: starting {starts}")
             # `--tasks`: nothing but waiting tasks, no new segments.
-            spark_submit.run_job("merge", config, arguments=["--tasks"], stop=stop, on_line=on_line)
+            run_merge(config, MergeOptions("tasks"), stop=stop, on_line=on_line)
         else:
             raise LakeError(
                 f"the merge ended without carrying out the task {task.id}",

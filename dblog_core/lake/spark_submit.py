@@ -263,19 +263,9 @@ def run_job(
     `on_line` gets its progress, `on_result` (if given; the job is then asked for --json) one JSON text per result.
     """
     arguments = [*arguments, *(["--json"] if on_result else [])]
-    if not needs_spark(job, config):
-        _application(job)  # Raises where the package is missing
-        # Not from the directory that we happen to be in.
-        argv = (sys.executable, "-P", "-m", f"spark_jobs.{job}", *arguments)
-        return _run(argv, {}, job, config, stop, on_line, on_result)
     with secret_settings(config) as secrets:
         command = job_command(job, config, arguments=arguments, secrets=secrets)
         return _run(command.argv, command.env, job, config, stop, on_line, on_result)
-
-
-def needs_spark(job: str, config: Config) -> bool:
-    """Whether the job is one of spark-submit. The others run in one process of Python, without Java."""
-    return job != "merge" or config.lake.engine == "spark"
 
 
 def _run(
@@ -294,8 +284,7 @@ def _run(
     inherited = {name: value for name, value in os.environ.items() if name not in withheld}
     env = {**inherited, **variables, **job_variables}
     with tempfile.TemporaryDirectory(prefix="dblog-") as directory:
-        alone = not needs_spark(job, config)
-        return _supervise(argv, env, Path(directory, "stop"), stop, on_line, on_result, alone=alone)
+        return _supervise(argv, env, Path(directory, "stop"), stop, on_line, on_result)
 
 
 def _supervise(
@@ -305,10 +294,7 @@ def _supervise(
     stop: threading.Event,
     on_line: Callable[[str], None],
     on_result: Callable[[str], None] | None,
-    *,
-    alone: bool,
 ) -> int:
-    """`alone`: the job's process is the one that is started here, and not one behind a JVM."""
     # The JVM would end at once on a signal; it must outlive the round, so it ignores them and the Python job does not.
     begin = 'trap "" INT TERM; : > "$1"; shift; exec "$@"'
     process = subprocess.Popen(
@@ -316,7 +302,6 @@ def _supervise(
         env={**env, STOP_FILE_VARIABLE: str(stop_file)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if alone else None,  # spark-submit joins the two streams of its job
         text=True,
         errors="replace",
         # A group of its own: the JVM and its Python workers get our signals together, and none of a terminal's.
@@ -326,7 +311,7 @@ def _supervise(
     reader = threading.Thread(target=_read, args=(process.stdout, on_line, on_result), daemon=True)
     reader.start()
     try:
-        return _wait(process, stop, stop_file, alone=alone)
+        return _wait(process, stop, stop_file)
     finally:
         if process.poll() is None:
             # Only after an error of ours, or after the grace: nobody would wait for it any more.
@@ -387,7 +372,7 @@ def _reveal_secret(value: object) -> str:
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
-def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path, *, alone: bool) -> int:
+def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path) -> int:
     """The exit code of a job that ends when it is done, or at its next round's end once `stop` is set."""
     while process.poll() is None:
         if stop.wait(0.1):
@@ -396,7 +381,7 @@ def _wait(process: subprocess.Popen[str], stop: threading.Event, stop_file: Path
                 time.sleep(0.01)
                 continue
             # A JVM that the job has started must outlive the round, and does not ignore the signal.
-            (os.kill if alone else os.killpg)(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)
             try:
                 return process.wait(_GRACE_SECONDS)
             except subprocess.TimeoutExpired as error:

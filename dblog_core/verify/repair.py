@@ -19,15 +19,15 @@ from dblog_core.dumps.requests import MAX_KEYS, DumpRequest
 from dblog_core.dumps.status import DumpStatus
 from dblog_core.errors import DblogError, LakeError
 from dblog_core.interfaces import Clock
-from dblog_core.lake import spark_submit
 from dblog_core.lake.lake_status import LakeStatus, State, read_status
+from dblog_core.lake.merge_options import MergeOptions
 from dblog_core.model.durations import in_words
 from dblog_core.model.values import has_null
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.report import TableReport
 from dblog_core.verify.window_positions import Interrupted
-from dblog_core.wiring import open_state
+from dblog_core.wiring import open_state, run_merge
 
 _LOOK_SECONDS = 0.2  # between two looks at a merge that somebody else runs
 _SAY_SECONDS = 10.0  # between two lines about it
@@ -119,8 +119,8 @@ def merge_staged(
                 raise Interrupted
     if wait.is_over():
         return
-    # `--wait`: another merge may have begun since the look above.
-    code = spark_submit.run_job("merge", config, arguments=["--once", "--wait", "60"], stop=stop, on_line=say)
+    # It waits: another merge may have begun since the look above.
+    code = run_merge(config, MergeOptions(wait_seconds=60), stop=stop, on_line=say)
     if stop.is_set():
         raise Interrupted
     # Another table's fault fails the merge too; what counts is whether ours are in.

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from dblog_core.config.secret_settings import LAKE
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Lease
 from dblog_core.lake import lake_status, lake_tasks
-from dblog_core.lake import spark_submit as spark_submit_module
 from dblog_core.lake.lake_status import LakeStatus, TableStatus, lake_at, own_directory
+from dblog_core.lake.merge_options import MergeOptions
 from dblog_core.lake.merge_plan import Span
 from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.spark_submit import secret_settings
@@ -112,7 +112,7 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_merge_of_the_local_engine_is_a_process_of_the_task(
+def test_a_merge_of_the_local_engine_runs_in_the_task(
     task: merge_operator.MergeOperator,
     merge_state: State,
     tmp_path: Path,
@@ -126,19 +126,21 @@ def test_a_merge_of_the_local_engine_is_a_process_of_the_task(
     monkeypatch.delenv("AIRFLOW_CONN_DBLOG_SPARK")
     ran: list[object] = []
 
-    def run_job(job: str, given: object, *, arguments: Sequence[str], stop: threading.Event, **_: object) -> int:
-        ran.extend([job, given, list(arguments), stop.is_set()])
+    def run_merge(
+        given: object, options: MergeOptions, *, stop: threading.Event, is_wanted: Callable[[], bool], **_: object
+    ) -> int:
+        ran.extend([given, options, stop.is_set(), is_wanted()])
         task.on_kill()
         ran.append(stop.is_set())
         return code
 
-    monkeypatch.setattr(spark_submit_module, "run_job", run_job)
+    monkeypatch.setattr(wiring, "run_merge", run_merge)
     if code:
         with pytest.raises(AirflowException, match="the lines above say why"):
             task.execute({})
     else:
         task.execute({})
-    assert ran == ["merge", local, ["--wait", "3600"], False, True]
+    assert ran == [local, MergeOptions(wait_seconds=3600), False, True, True]
     assert not merge_state["spark"]
 
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import State, TableStatus, read_status
-from spark_jobs.merge import Job
+from dblog_core.lake_engine.lake_job import Caller
+from dblog_core.lake_engine.merge_job import Job
 from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
@@ -54,8 +55,9 @@ def test_a_table_is_incomplete_until_a_full_dump_of_it_is_merged(
     merger = lake.merger()
     assert lake.withheld is not None
     dumps: Any = lake.dumps
-    assert Job(merger, lake.withheld, dumps, threading.Event(), json=False).once() == 0
-    assert "incomplete tables: shop.t; `dblog status` tells why" in capsys.readouterr().err
+    said: list[str] = []
+    assert Job(merger, lake.withheld, dumps, Caller(threading.Event(), said.append)).once() == 0
+    assert "incomplete tables: shop.t; `dblog status` tells why" in "\n".join(said)
     assert (state(lake).state, state(lake).lacks, state(lake).waits) == (State.INCOMPLETE, 0, False)
     assert {state(lake, name).state for name in ("u", "log")} == {State.OK}
     replay(lake, 1, build.offset)

@@ -141,9 +141,8 @@ def test_every_command_with_an_orderly_end_is_known_and_every_known_one_has_it()
     assert with_stopping - {"session"} == modules | {"dump", "schema"}
 
 
-@pytest.mark.parametrize("alone", [False, True])
 def test_a_job_that_could_not_catch_the_signal_yet_finds_that_it_was_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The JVM between the two ignores signals, and so does what it starts, until the job has its own handlers."""
     program = (
@@ -161,5 +160,5 @@ def test_a_job_that_could_not_catch_the_signal_yet_finds_that_it_was_sent(
     process.stdout.readline()
     stop = threading.Event()
     stop.set()
-    assert spark_submit._wait(process, stop, stop_file, alone=alone) == 7
+    assert spark_submit._wait(process, stop, stop_file) == 7
     process.stdout.close()

@@ -10,9 +10,10 @@ import pytest
 
 from dblog_core.errors import LakeError
 from dblog_core.lake_engine.commit_pace import BYTES_A_SECOND, CommitPace
+from dblog_core.lake_engine.lake_job import Caller
+from dblog_core.lake_engine.merge_job import Job
 from dblog_core.lake_engine.merging.merge_results import Merged
 from dblog_core.lake_engine.merging.withheld_keys import DumpEnd
-from spark_jobs.merge import Job
 
 ROUNDS = 50  # after which a merge that only merges is stopped
 
@@ -94,7 +95,7 @@ def test_new_segments_all_the_time_keep_neither_tasks_nor_upkeep_nor_withheld_ro
     upkeep = list[int]()
     merger = BusyMerger(stop)
     withheld = AskedRows()
-    job = Job(merger, withheld, None, stop, json=False, upkeep=lambda: upkeep.append(merger.merged))  # type: ignore[arg-type]
+    job = Job(merger, withheld, None, Caller(stop, print), upkeep=lambda: upkeep.append(merger.merged))  # type: ignore[arg-type]
     assert job.continuous() == 0
     assert merger.done == ["maintain"] and upkeep and withheld.request_count
     assert merger.merged < ROUNDS
@@ -120,7 +121,7 @@ class PassingMerger(BusyMerger):
 def test_rounds_are_further_apart_where_vectors_are_large(written: int, rounds: int) -> None:
     stop = threading.Event()
     merger = PassingMerger(stop, written_vectors=written)
-    job = Job(merger, AskedRows(), None, stop, json=False)  # type: ignore[arg-type]
+    job = Job(merger, AskedRows(), None, Caller(stop, print))  # type: ignore[arg-type]
     assert job.continuous() == 0
     assert merger.passes == 8 and merger.merged == rounds
 

@@ -11,9 +11,10 @@ import pytest
 
 from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError
-from dblog_core.lake import lake_tasks, spark_submit
+from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, lake_at, own_directory
 from dblog_core.lake.lake_tasks import Outcome
+from dblog_core.lake.merge_options import MergeOptions
 from dblog_core.lake.task_requests import RebuildRequest, ResetRequest
 from dblog_core.lake.task_results import ResetResult
 from dblog_core.lake_engine.merging.merge_records import Records
@@ -47,12 +48,12 @@ class Merges:
     """Stands for the merge job: how often it ran, and what it does."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, does: Any = lambda: None) -> None:
-        self.started: list[list[str]] = []
+        self.started: list[MergeOptions] = []
         self._does = does
-        monkeypatch.setattr(spark_submit, "run_job", self._run)
+        monkeypatch.setattr(lake_tasks, "run_merge", self._run)
 
-    def _run(self, job: str, config: Config, *, arguments: list[str], stop: Any, on_line: Any) -> int:
-        self.started.append([job, *arguments])
+    def _run(self, config: Config, options: MergeOptions, *, stop: Any, on_line: Any) -> int:
+        self.started.append(options)
         self._does()
         return 0
 

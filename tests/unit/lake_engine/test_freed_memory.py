@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
-from dblog_core.errors import ConfigError
-from spark_jobs import entry_point
+from dblog_core.lake_engine import lake_job
+from dblog_core.lake_engine.lake_job import Caller
 
 _MERGES = """
 import threading
@@ -18,7 +19,7 @@ import threading
 import numpy as np
 import psutil
 
-from spark_jobs.entry_point import return_freed_memory
+from dblog_core.lake_engine.lake_job import return_freed_memory
 
 return_freed_memory()
 kept = []
@@ -54,8 +55,8 @@ def test_large_arrays_that_are_freed_go_back_to_the_system() -> None:
 
 def test_a_job_has_asked_for_it_before_it_does_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
-    monkeypatch.setattr(entry_point, "return_freed_memory", lambda: asked.append("asked"))
-    options = argparse.Namespace(config=tmp_path / "none.toml", wait=0.0, json=False)
-    with pytest.raises(ConfigError), entry_point.open_lake_job(options, "merge"):
-        pytest.fail("the configuration is not there")
+    monkeypatch.setattr(lake_job, "return_freed_memory", lambda: asked.append("asked"))
+    config: Any = None
+    with pytest.raises(AttributeError), lake_job.open_lake_job(config, "merge", Caller(Event(), print), wait_seconds=0):
+        pytest.fail("there is no configuration")
     assert asked == ["asked"]

@@ -14,8 +14,8 @@ import pytest
 
 from dblog_core.clock import SystemClock
 from dblog_core.errors import LakeError
-from dblog_core.lake import spark_submit
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory, read_status
+from dblog_core.lake.merge_options import MergeOptions
 from dblog_core.staging import Staging
 from dblog_core.verify import repair, run
 from dblog_core.verify.report import Report, TableReport
@@ -154,12 +154,12 @@ def test_who_is_asked_to_stop_waits_no_longer(merging: Merging) -> None:
 
 
 def test_without_a_merge_it_runs_one_and_says_what_that_says(merging: Merging, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_job(job: str, config: Any, *, on_line: Callable[[str], None], **options: Any) -> int:
+    def run_merge(config: Any, options: MergeOptions, *, on_line: Callable[[str], None], **_: Any) -> int:
         on_line("merge 1: 10 rows")
         return 1
 
     merging.runs = False
-    monkeypatch.setattr(spark_submit, "run_job", run_job)
+    monkeypatch.setattr(repair, "run_merge", run_merge)
     with pytest.raises(LakeError, match="the merge of the dump has failed"):
         merging.wait(StepClock())
     assert merging.said == ["merge 1: 10 rows"]

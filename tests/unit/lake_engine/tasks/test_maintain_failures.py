@@ -19,6 +19,8 @@ from dblog_core.errors import LakeError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import TableStatus, read_status
 from dblog_core.lake.task_requests import MaintainRequest
+from dblog_core.lake_engine.lake_job import Caller
+from dblog_core.lake_engine.merge_job import Job
 from dblog_core.lake_engine.merge_rounds import Merger
 from dblog_core.lake_engine.tasks import file_upkeep, kept_log, maintain, registry
 from dblog_core.maintenance import schedule
@@ -27,7 +29,6 @@ from dblog_core.maintenance.schedule import TableSize
 from dblog_core.staging import Staging
 from dblog_core.state import recent_errors
 from dblog_core.wiring import open_state
-from spark_jobs.merge import Job
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
 from tests.unit.delta_writer.tables import commit_of, newest, write_commit
@@ -65,19 +66,20 @@ class World:
         """A maintenance as `merge --tasks` does it: its result, and what the merge has said."""
         task = lake_tasks.file_task(self.lake.location, MaintainRequest())
         said: list[str] = []
-        with mock.patch("spark_jobs.merge.say", said.append):
-            assert self._job(self.lake.merger(config=self.config)).tasks() == 0
+        assert self._job(self.lake.merger(config=self.config), said).tasks() == 0
         outcome = lake_tasks.read_outcome(self.lake.location, task.id, MaintainResult)
         assert outcome is not None and outcome.result is not None
         return outcome.result, "\n".join(said)
 
-    def _job(self, merger: Merger) -> Job:
+    def _job(self, merger: Merger, said: list[str]) -> Job:
         def remember(part: str, error: LakeError) -> None:
             with closing(open_state(self.config)) as state:
                 recent_errors.record(state, part, error, 1.0)
 
         assert self.lake.withheld is not None
-        return Job(merger, self.lake.withheld, self.lake.dumps, threading.Event(), json=False, remember=remember)
+        return Job(
+            merger, self.lake.withheld, self.lake.dumps, Caller(threading.Event(), said.append), remember=remember
+        )
 
     def tables(self) -> dict[str, TableStatus]:
         status = read_status(self.lake.location)
