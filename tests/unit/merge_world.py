@@ -339,7 +339,7 @@ def a_world(liar: random.Random | None = None) -> Iterator[World]:
     class Tables:
         """In place of `TableMerge`."""
 
-        def __init__(self, spark: Any, staging: Staging, lake: Lake, withheld: Withheld, **_: Any) -> None:
+        def __init__(self, staging: Staging, lake: Lake, withheld: Withheld, **_: Any) -> None:
             self._lake = lake
 
         def apply(self, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool, **_: Any) -> Applied:
