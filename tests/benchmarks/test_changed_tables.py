@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from unittest import mock
 
 import orjson
 import pyarrow as pa
@@ -51,7 +50,7 @@ class ManyTables:
         records = Records(own_directory(location))
         records.finish(LakeStatus(1, 1, offset, "p", 1, 1.0, tables))
         lake = Lake(location, "dblog:shop", open_tables=OpenTables(path / "index"), settled=places)
-        self._merger = Merger(mock.Mock(), staging, lake, records, Withheld(records), compact_after=1_000)
+        self._merger = Merger(staging, lake, records, Withheld(records), compact_after=1_000)
         self._merger.load()
 
     def round(self, number: int) -> float:

@@ -83,7 +83,7 @@ class Tables:
         records = Records(own_directory(self.location))
         places = {self.place(schema) for schema in self.schemas}
         lake = Lake(self.location, "dblog:shop", open_tables=OpenTables(), settled=places)
-        merger = Merger(mock.Mock(), self.staging, lake, records, Withheld(records), compact_after=1_000, dumps=Dumps())
+        merger = Merger(self.staging, lake, records, Withheld(records), compact_after=1_000, dumps=Dumps())
         merger.load()
         return merger
 
