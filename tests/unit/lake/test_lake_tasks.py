@@ -110,7 +110,7 @@ def test_a_damaged_task_is_named(lake: Location) -> None:
 def test_a_lake_that_nobody_merges_gets_a_merge_of_its_own(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     merges = Merges(monkeypatch, does=lambda: _do_all(open_lake(config)))
     assert _carry_out(config) == RESULT
-    assert merges.started == [["merge", "--tasks"]]
+    assert merges.started == [MergeOptions("tasks")]
 
 
 def test_a_running_merge_is_waited_for(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_a_merge_that_ends_without_doing_it_is_followed_by_one_of_its_own(
         assert lease is not None
         threading.Timer(0.2, lease.release).start()
         assert _carry_out(config) == RESULT
-    assert merges.started == [["merge", "--tasks"]]
+    assert merges.started == [MergeOptions("tasks")]
 
 
 def test_an_outcome_counts_once_its_merge_has_ended(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

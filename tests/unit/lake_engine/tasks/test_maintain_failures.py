@@ -199,7 +199,7 @@ def test_a_table_that_we_do_not_write_is_named_and_its_old_files_go(
 ) -> None:
     monkeypatch.setattr(maintain, "_maintain", MAINTAIN_PLACE)
     monkeypatch.setattr(kept_log, "clean_log", mock.Mock())
-    monkeypatch.setattr(maintain, "_answer_others", lambda spark, place, tools: tools.status.tables[place.table])
+    monkeypatch.setattr(maintain, "_answer_others", lambda place, tools: tools.status.tables[place.table])
     remove = mock.Mock(return_value=1)
     monkeypatch.setattr(maintain, "_remove_unneeded", remove)
     place = world.lake.path / "shop" / "b"
