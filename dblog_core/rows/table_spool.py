@@ -25,12 +25,13 @@ _IN_MEMORY = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class SpooledTable:
-    """Where a table lies in the file; its rows, and their bytes in memory."""
+    """Where a table lies in the file; its rows, and their bytes in memory. `table`: one that stays there."""
 
     begin: int
     size: int
     rows: int
     nbytes: int
+    table: pa.Table | None = None
 
 
 class SpoolFile:
@@ -67,16 +68,26 @@ class SpoolFile:
 class TableSpool:
     """Takes tables, and gives them back in any order, as often as wanted."""
 
-    def __init__(self) -> None:
-        self._file = SpoolFile()
+    def __init__(self, *, memory: int = 0) -> None:
+        """`memory`: bytes of the first tables that stay in memory; the disk is used for more."""
+        self._memory = memory
+        self._spool_file: SpoolFile | None = None
+
+    @property
+    def _file(self) -> SpoolFile:
+        self._spool_file = self._spool_file or SpoolFile()
+        return self._spool_file
 
     @property
     def size(self) -> int:
         """Bytes on the disk."""
-        return self._file.size
+        return 0 if self._spool_file is None else self._spool_file.size
 
     def write(self, table: pa.Table) -> SpooledTable:
         """Raises LakeError where the disk has no room."""
+        if table.nbytes <= self._memory:
+            self._memory -= table.nbytes
+            return SpooledTable(0, 0, len(table), table.nbytes, table)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema, options=_COMPRESSED) as stream:
             stream.write_table(table)
@@ -85,6 +96,8 @@ class TableSpool:
 
     def read(self, spooled: SpooledTable) -> pa.Table:
         """Raises LakeError where the disk fails."""
+        if spooled.table is not None:
+            return spooled.table
         return pa.ipc.open_stream(self._file.read(spooled.begin, spooled.size)).read_all()
 
 

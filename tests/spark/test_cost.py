@@ -15,7 +15,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
-from dblog_core.lake_engine.events import fold_on_driver
+from dblog_core.lake_engine.events import staged_events
 from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.local import LocalStorage
@@ -71,7 +71,7 @@ def _odd_rows(dice: random.Random, codes: str) -> Row:
 
 @contextmanager
 def folded_in_parts() -> Iterator[None]:
-    with mock.patch.object(fold_on_driver, "is_small", return_value=False):
+    with mock.patch.object(staged_events, "is_small", return_value=False):
         yield
 
 

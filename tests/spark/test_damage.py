@@ -20,7 +20,7 @@ from dblog_core.clock import SystemClock
 from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake.lake_status import State, read_status
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events import fold_on_driver
+from dblog_core.lake_engine.events.fold import fold_work
 from dblog_core.lake_engine.merging.merge_results import Applied
 from dblog_core.lake_engine.merging.table_merge import TableMerge
 from dblog_core.staging import Staging, manifest, segment
@@ -40,9 +40,8 @@ def merged_ids(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
 
     def apply(self: TableMerge, work: Work, number: int, **options: Any) -> Applied:
         schema = self._staging.schema(work.schema)
-        folded = fold_on_driver.fold_work(self._staging, work, schema)
-        assert folded is not None
-        rows[work.table] += [key["id"] for key in folded["key"].to_pylist()]
+        for folded in fold_work(self._staging, work, schema):
+            rows[work.table] += [key["id"] for key in folded["key"].to_pylist()]
         return Applied(work.table, work.rows)
 
     monkeypatch.setattr(TableMerge, "apply", apply)

@@ -7,7 +7,8 @@ import pytest
 
 from dblog_core.clock import SystemClock
 from dblog_core.lake import merge_plan
-from dblog_core.lake_engine.events import fold_on_driver
+from dblog_core.lake_engine.events.fold import fold_work
+from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.staging import segment
 from dblog_core.staging.compaction import Compactor
 from tests.spark.lakes import TestLake
@@ -36,14 +37,10 @@ def test_a_merge_within_joined_segments_takes_the_rest_of_them(
             pass
     assert not (root_of(lake.staging) / "manifests" / f"{STOOD + 1:020d}.json").exists()
     work = merge_plan.plan_works(lake.staging.manifests(after=STOOD), lambda table: STOOD)[str(T.table)]
-    read = [
-        offset
-        for events in fold_on_driver.read_events(lake.staging, work, T)
-        for offset in events["offset"].to_pylist()
-    ]
+    read = [offset for events in read_events(lake.staging, work, T) for offset in events["offset"].to_pylist()]
     assert sorted(read) == list(range(2 * STOOD + 1, 37))
-    folded_on_driver = fold_on_driver.fold_work(lake.staging, work, T)
-    assert folded_on_driver is not None and min(folded_on_driver["offset"].to_pylist()) == 2 * STOOD + 1
+    folded = pa.concat_tables(fold_work(lake.staging, work, T))
+    assert min(folded["offset"].to_pylist()) == 2 * STOOD + 1
     merged = lake.merge_well()
     assert sum(t.applied for m in merged for t in m.tables) == 18 - STOOD + 1
     rows = lake.rows(T)

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable as RustTable
 from pyspark.sql import SparkSession
 
+from dblog_core.lake_engine.events import key_buckets
 from dblog_core.lake_engine.merging.spreading import tasks, write_spread
 from dblog_core.lake_engine.merging.spreading.tasks import Opener, SpreadWork
 from dblog_core.staging import Staging
@@ -90,7 +91,7 @@ def test_spread_histories_are_what_the_lines_say(
     monkeypatch.setattr(write_spread, "BUCKET_ROWS", dice.choice((7, 100, 1_000)))
     monkeypatch.setattr(tasks, "MOST_OF_BUCKET", dice.choice((1_000, 1 << 20)))
     monkeypatch.setattr(tasks, "IN_MEMORY", dice.choice((0, 1 << 20)))
-    monkeypatch.setattr(tasks, "PORTION_BYTES", dice.choice((500, 1 << 20)))
+    monkeypatch.setattr(key_buckets, "PORTION_BYTES", dice.choice((500, 1 << 20)))
     spread_lake.vectors = bool(number)
     source = Source(spread_lake.build, dice, WORLDS)
     oracle = Oracle()

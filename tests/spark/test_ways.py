@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType as SparkShape
 from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.keys import key_index
 from dblog_core.errors import LakeError
-from dblog_core.lake_engine.events import event_buckets, fold_in_parts, fold_on_driver
+from dblog_core.lake_engine.events import fold, key_buckets, staged_events
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.merge_results import Merged
@@ -84,13 +84,13 @@ def test_a_work_in_parts_gives_the_rows_of_one_at_once(
     ways: tuple[TestLake, TestLake], soak_seed: int, monkeypatch: pytest.MonkeyPatch, source: type[Source]
 ) -> None:
     """Each stretch of rows, or bucket of keys, is a part in the lake that marks rows."""
-    is_small = fold_on_driver.is_small
+    is_small = staged_events.is_small
     merging: list[TestLake] = []
     monkeypatch.setattr(TestLake, "merge_well", note_lake(TestLake.merge_well, merging))
-    monkeypatch.setattr(fold_on_driver, "is_small", lambda work: merging[-1] is not ways[0] and is_small(work))
-    monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
-    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
-    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 40)
+    monkeypatch.setattr(staged_events, "is_small", lambda work: merging[-1] is not ways[0] and is_small(work))
+    monkeypatch.setattr(fold, "PART_BYTES", 1)
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 10)
+    monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 40)
     dice = random.Random(f"parts {soak_seed}")
     _compare_bursts(ways, source(ways[0].build, dice, 40), dice)
 

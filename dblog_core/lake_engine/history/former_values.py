@@ -1,7 +1,7 @@
 """What each event of a merge found: the row as the events before it in the span, or else the lake, have it.
 
 With it a row of a dump that changes nothing is left out, and a value that the log left out of a change is filled in.
-Where the values stand is found without them (`fold_unchanged_toast.Walk`); then they are compared and copied by the
+Where the values stand is found without them (`unchanged_values`); then they are compared and copied by the
 numbers of the events, and of the lake's rows, that have them.
 """
 
@@ -17,9 +17,15 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.order_guard import equal_values
-from dblog_core.lake_engine.events.fold_unchanged_toast import Flags, Ids, Life, mask_unchanged, number_keys
-from dblog_core.lake_engine.events.portion_fold import list_names
-from dblog_core.lake_engine.events.portion_walk import PortionWalk
+from dblog_core.lake_engine.events.unchanged_values import (
+    Flags,
+    Ids,
+    Life,
+    PortionWalk,
+    list_names,
+    mask_unchanged,
+    number_keys,
+)
 from dblog_core.lake_engine.tables.column_types import OFFSET
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import TableSchema
@@ -76,7 +82,7 @@ class _Rows:
 class FormerValues:
     """The events of some keys in portions, each with the values that were known before it.
 
-    Portions come in the order of the log; events have the columns that `fold_on_driver.read_events` gives them for a
+    Portions come in the order of the log; events have the columns that `staged_events.read_events` gives them for a
     history.
     """
 

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events import fold_in_parts, fold_on_driver
-from dblog_core.lake_engine.events.event_buckets import GROUP_BYTES, EventBuckets, Events, join_up_to
-from dblog_core.lake_engine.events.fold_unchanged_toast import mask_unchanged
-from dblog_core.lake_engine.events.portion_fold import list_names
+from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME
+from dblog_core.lake_engine.events.key_buckets import read_small_bucket, staged_buckets
+from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
+from dblog_core.lake_engine.events.unchanged_values import list_names, mask_unchanged
 from dblog_core.lake_engine.history.former_values import FormerValues, LakeBefore
 from dblog_core.lake_engine.tables.column_types import (
     COMMIT_TIME,
@@ -34,8 +34,8 @@ from dblog_core.schema_evolution.renames import describe_stale, is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 
-PORTION_BYTES = 32 << 20
-"""Decoded bytes of events of some keys whose lines are made at a time."""
+_TOGETHER_BYTES = 48 << 20
+"""Decoded bytes of events in the order of the log whose lines are made at a time."""
 
 Lines: TypeAlias = pa.Table | SpooledTables
 
@@ -110,53 +110,29 @@ class _LinePlan:
 
 
 def _make_at_once(staging: Staging, work: Work, plan: _LinePlan) -> pa.Table | None:
-    """None where the rows are too many, or too large."""
-    if not fold_on_driver.is_small(work):
+    """None where memory has no room for the events."""
+    bucket = read_small_bucket(staging, work, plan.read_schema, for_history=True)
+    if bucket is None:
         return None
-    parts: list[pa.Table] = []
-    size = 0
-    for part in fold_on_driver.read_events(staging, work, plan.read_schema, for_history=True):
-        size += part.nbytes
-        if size > fold_on_driver.MAX_DECODED:
-            return None
-        parts.append(part)
-    lines = plan.lines_of_keys([pa.concat_tables(parts)] if parts else [])
-    return next(lines, None) or _in_shape({}, 0, plan.shape)
+    return pa.concat_tables([_in_shape({}, 0, plan.shape), *plan.lines_of_keys(bucket.portions())])
 
 
 def _make_in_parts(staging: Staging, work: Work, plan: _LinePlan) -> SpooledTables:
     """Parts in the order of the log where no event needs to know another one of its key; else parts of some keys."""
-    with fold_in_parts.ONE_AT_A_TIME:
+    with ONE_AT_A_TIME:
         lines = SpooledTables()
-        every = fold_on_driver.read_events(staging, work, plan.read_schema, for_history=True)
-        for events in join_up_to(GROUP_BYTES, every):
+        every = read_events(staging, work, plan.read_schema, for_history=True)
+        for events in join_up_to(_TOGETHER_BYTES, every):
             if plan.schema.key and _needs_former_values(events):
                 break
             lines.append(plan.lines_of_events(events))
         else:
             return lines
         lines = SpooledTables()
-        buckets = EventBuckets(staging, work, plan.read_schema, for_history=True)
-        for group in buckets.groups():
-            for part in plan.lines_of_keys(_portions(buckets, group)):
+        for bucket in staged_buckets(staging, work, plan.read_schema, for_history=True):
+            for part in plan.lines_of_keys(bucket.portions()):
                 lines.append(part)
         return lines
-
-
-def _portions(buckets: EventBuckets, group: Sequence[Events]) -> Iterator[pa.Table]:
-    """The events of a group, so many bytes at a time; all of a portion are older than those of the next."""
-    waiting: list[pa.Table] = []
-    waiting_bytes = 0
-    for events in group:
-        if waiting_bytes >= PORTION_BYTES:
-            rows = pa.concat_tables(waiting)
-            is_older = pc.less(rows["offset"], events.first)
-            yield rows.filter(is_older)
-            waiting = [rows.filter(pc.invert(is_older))]
-            waiting_bytes = waiting[0].nbytes
-        waiting.append(buckets.read(events))
-        waiting_bytes += events.spooled.nbytes
-    yield pa.concat_tables(waiting)
 
 
 def _needs_former_values(events: pa.Table) -> bool:

@@ -29,7 +29,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import HISTORY_AFTER, HISTORY_WHOLE
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events.fold_unchanged_toast import Ids
+from dblog_core.lake_engine.events.unchanged_values import Ids
 from dblog_core.lake_engine.history import history_lines
 from dblog_core.lake_engine.history.former_values import LakeBefore
 from dblog_core.lake_engine.history.history_lines import Lines

@@ -14,7 +14,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape, readable_shape_of
 from dblog_core.delta_writer.stored_rows import rows_at
 from dblog_core.errors import LakeError
-from dblog_core.lake_engine.events.fold_unchanged_toast import Ids
+from dblog_core.lake_engine.events.unchanged_values import Ids
 from dblog_core.lake_engine.tables.column_types import OFFSET
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell

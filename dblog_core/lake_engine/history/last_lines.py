@@ -1,7 +1,6 @@
 """A history's lines, read without Spark, and the last one of each key as an event that a fold begins with.
 
-  the keys and offsets of all lines, on the local disk where they are many -> the last line of each key -> all lines
-  again, of which those last ones stay
+  all lines -> where the last one of each key is (`last_rows`) -> all lines again, of which those last ones stay
 
 A line says all of its row: values that the log left out were filled in when it was written, and what nobody knew then
 is named.
@@ -9,11 +8,9 @@ is named.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,25 +19,19 @@ from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.features import check_rows_readable
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.delta_writer.shape import readable_shape_of
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.vectors import read_vector
 from dblog_core.lake.task_plans import Past
-from dblog_core.lake_engine.events.event_buckets import join_up_to
-from dblog_core.lake_engine.events.fold_unchanged_toast import Flags
-from dblog_core.lake_engine.events.key_buckets import split_by_key
+from dblog_core.lake_engine.events.last_rows import LastRows
+from dblog_core.lake_engine.events.unchanged_values import Flags
 from dblog_core.lake_engine.tables import alter_table
 from dblog_core.lake_engine.tables.column_types import COMMIT_TIME, OFFSET, OP, ORIGIN, POSITION, UNCHANGED
 from dblog_core.model.events import CREATE, DELETE, TRUNCATE
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import SpooledTable, TableSpool
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.storage.location import Location
 
-_BUCKET_LINES = 4_000_000
-"""Whose hashes and offsets are put in order at once: they take up to 200 MiB meanwhile."""
 _NAMES = pa.list_(pa.string())
 _META = {
     "origin": (ORIGIN, pa.string()),
@@ -93,7 +84,7 @@ class HistoryLines:
 
 class LastLines:
     """The last line of each key of `past`, as events that say all of the row: c, or d. They have the columns of
-    `fold_on_driver.read_events` in the shape `schema`, `with_unchanged`. `renames`: those that led to the shape."""
+    `staged_events.read_events` in the shape `schema`, `with_unchanged`. `renames`: those that led to the shape."""
 
     def __init__(self, path: Location, schema: TableSchema, past: Past, renames: Renames) -> None:
         self._lines = HistoryLines(path)
@@ -118,32 +109,12 @@ class LastLines:
 
     def _find_last(self) -> Flags:
         """By line whether it is the last one of its key."""
-        spool = TableSpool()
-        secret = secrets.token_bytes(16)
         keys = [self._names[name] for name in self._schema.key]
-        buckets: list[list[SpooledTable]] = [[] for _ in range(1 + self._lines.estimate() // _BUCKET_LINES)]
-        count = 0
-
-        def read_keys() -> Iterator[pa.Table]:
-            nonlocal count
-            for lines in self._lines.read([*keys, OP, OFFSET]):
-                inside = np.flatnonzero(self._are_inside(lines))
-                chosen = lines.take(pa.array(inside))
-                hashes = hash_keys([join_chunks(chosen[name]) for name in keys], secret)
-                second = hashes.first if hashes.second is None else hashes.second
-                yield pa.table(
-                    {"first": hashes.first, "second": second, "offset": chosen[OFFSET], "line": count + inside}
-                )
-                count += len(lines)
-
-        for rows in join_up_to(_BUCKET_LINES * 8, read_keys()):
-            for bucket, part in zip(buckets, split_by_key(rows, np.asarray(rows["first"]), len(buckets)), strict=True):
-                bucket.append(spool.write(part))
-        last = np.zeros(count, np.bool_)
-        for bucket in buckets:
-            if bucket:
-                last[_find_last_lines(pa.concat_tables(map(spool.read, bucket)))] = True
-        return last
+        last = LastRows(keys, self._lines.estimate(), order=OFFSET)
+        for lines in self._lines.read([*keys, OP, OFFSET]):
+            last.add(lines, among=self._are_inside(lines))
+        marks, _ = last.mark()
+        return marks > 0
 
     def _are_inside(self, lines: pa.Table) -> Flags:
         """Which lines are of a row, and of the past."""
@@ -182,12 +153,3 @@ class LastLines:
         events["moved"] = pa.repeat(False, count)
         events |= {f"m{i}": pa.nulls(count, c.type) for i, c in enumerate(self._schema.key_columns)}
         return pa.table(events)
-
-
-def _find_last_lines(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """The numbers of the last lines of their keys."""
-    first, second, offsets, lines = (np.asarray(rows[name]) for name in ("first", "second", "offset", "line"))
-    order = np.lexsort((offsets, second, first))
-    is_last = np.ones(len(order), np.bool_)
-    is_last[:-1] = (first[order[1:]] != first[order[:-1]]) | (second[order[1:]] != second[order[:-1]])
-    return lines[order[is_last]]

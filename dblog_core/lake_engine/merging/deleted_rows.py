@@ -27,9 +27,8 @@ from dblog_core.delta_writer.upserting.upsert import commit_deletes, overtaken_e
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
-from dblog_core.lake_engine.events import fold_on_driver
-from dblog_core.lake_engine.events.event_buckets import join_up_to
-from dblog_core.lake_engine.events.key_buckets import split_by_key
+from dblog_core.lake_engine.events.key_buckets import Bucket, KeyBuckets
+from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
 from dblog_core.lake_engine.history.history_table import History
 from dblog_core.lake_engine.history.last_lines import HistoryLines, LastLines
 from dblog_core.lake_engine.merging.lake_table import LakeTable
@@ -38,7 +37,6 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import SpooledTable, TableSpool
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
@@ -130,7 +128,7 @@ def append_ghosts_before(staging: Staging, history: History, schema: TableSchema
     truncate, _ = HistoryLines(history.path).find_newest(_ANY_OFFSET)
     lines = LastLines(history.path, schema, Past(truncate, mark.offset), work.renames)
     chunks, renames = _find_seen_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark)
-    later = (_keys_of_events(events, schema) for events in fold_on_driver.read_events(staging, work, schema))
+    later = (_keys_of_events(events, schema) for events in read_events(staging, work, schema))
     others = chain(later, _read_keys(staging, chunks, renames, schema))
     before = (_keys_of_events(_whole_rows_upto(events, mark.since), schema) for events in lines)
     history.append_ghosts(_without_others(before, others, schema), mark)
@@ -148,27 +146,23 @@ def _whole_rows_upto(events: pa.Table, offset: int) -> pa.Table:
 def _without_others(keys: Iterable[pa.Table], others: Iterable[pa.Table], schema: TableSchema) -> Iterator[pa.Table]:
     """Those of the keys that are not among the others; both lie on the local disk meanwhile, some keys of them at a
     time in memory."""
-    spool = TableSpool()
     secret = secrets.token_bytes(16)
-    sides: list[list[list[SpooledTable]]] = []
+    sides: list[list[Bucket]] = []
     for side in (keys, others):
-        buckets: list[list[SpooledTable]] = [[] for _ in range(_BUCKETS)]
+        buckets = KeyBuckets(_BUCKETS, lambda rows: np.asarray(rows[_FIRST]))
         for rows in join_up_to(_LOOKED_UP_BYTES, side):
             columns = [join_chunks(rows[c.name].cast(c.type)) for c in schema.key_columns]
             hashes = hash_keys(columns, secret)
             second = hashes.first if hashes.second is None else hashes.second
             named = dict(zip(schema.key, columns, strict=True))
-            hashed = pa.table({**named, _FIRST: hashes.first, _SECOND: second})
-            for bucket, part in zip(buckets, split_by_key(hashed, hashes.first, _BUCKETS), strict=True):
-                if len(part):
-                    bucket.append(spool.write(part))
-        sides.append(buckets)
+            buckets.add(pa.table({**named, _FIRST: hashes.first, _SECOND: second}))
+        sides.append(buckets.all)
     for mine, theirs in zip(*sides, strict=True):
-        if not mine:
+        if not mine.rows:
             continue
-        left = pa.concat_tables(map(spool.read, mine))
-        if theirs:
-            right = pa.concat_tables(map(spool.read, theirs)).select([_FIRST, _SECOND])
+        left = pa.concat_tables(mine)
+        if theirs.rows:
+            right = pa.concat_tables(theirs).select([_FIRST, _SECOND])
             left = left.join(right, [_FIRST, _SECOND], join_type="left anti")
         yield left.select(list(schema.key))
 

@@ -30,7 +30,7 @@ from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events.fold_without_spark import FoldedRows
+from dblog_core.lake_engine.events.fold import FoldedRows
 from dblog_core.lake_engine.merging import upsert_rows
 from dblog_core.lake_engine.merging.spreading.write_spread import Spread, SpreadOutcome, write_spread
 from dblog_core.lake_engine.merging.upsert_rows import OpenTables

@@ -12,11 +12,8 @@ from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits, table_commits
 from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.merge_plan import Span, Work, from_dump
-from dblog_core.lake_engine.events import (
-    fold_without_spark,
-    schema_policy,
-)
-from dblog_core.lake_engine.events.fold_without_spark import FoldedRows
+from dblog_core.lake_engine.events import fold, schema_policy
+from dblog_core.lake_engine.events.fold import FoldedRows
 from dblog_core.lake_engine.history.history_table import Before, History
 from dblog_core.lake_engine.merging import deleted_rows
 from dblog_core.lake_engine.merging.answered_commits import AnsweredCommits, answer_commits
@@ -307,7 +304,7 @@ class TableMerge:
         self._check_follows(work, schema)
         rows = None
         if (work.files or work.chunks) and (by_driver or not self._lake.spreads(work)):
-            rows = fold_without_spark.fold_work(self._staging, work, schema)
+            rows = fold.fold_work(self._staging, work, schema)
         return work, rows
 
     def _check_follows(self, work: Work, schema: TableSchema) -> None:

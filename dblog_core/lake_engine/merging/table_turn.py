@@ -15,7 +15,7 @@ from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced,
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, shares_history, table_location
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events import fold_on_driver
+from dblog_core.lake_engine.events.staged_events import is_small
 from dblog_core.lake_engine.merging.faults import DEFECTS, describe_defect, first_lines
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.merge_records import Intent
@@ -66,8 +66,7 @@ class TableTurn:
             and status.version is not None
             and not (work.truncates or work.finished or work.reshaped)
             and not self.withheld.waits(work.table)
-            and work.rows <= fold_on_driver.MAX_ROWS
-            and work.bytes <= fold_on_driver.MAX_BYTES
+            and is_small(work)
         )
 
     def merge(self, work: Work) -> Applied | None:

@@ -6,7 +6,6 @@ The driver has the rows, all at once or in parts, and an index of the table's ke
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +30,8 @@ from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
 from dblog_core.lake.spark_submit import COMMIT_MARK
-from dblog_core.lake_engine.events import fold_in_parts
-from dblog_core.lake_engine.events.fold_in_buckets import SpooledParts
-from dblog_core.lake_engine.events.fold_unchanged_toast import mask_unchanged
-from dblog_core.lake_engine.events.fold_without_spark import FoldedRows
-from dblog_core.lake_engine.events.folded_rows import PUT, WITHHOLD
+from dblog_core.lake_engine.events.fold import PUT, WITHHOLD, FoldedRows
+from dblog_core.lake_engine.events.unchanged_values import mask_unchanged
 from dblog_core.lake_engine.tables import log
 from dblog_core.lake_engine.tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
 from dblog_core.lake_engine.tables.delta_log_checkpoint import Checkpoints
@@ -159,23 +155,19 @@ def write(
     write_rows = partial(
         _write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins, below=below, mends=mends
     )
-    if count_withheld(rows):
-        for part in _parts_of(rows):
+    if rows.withheld:
+        for part in rows:
             withhold(keys_of(part.filter(pc.equal(part["op"], WITHHOLD)), schema))
 
     def withhold_rows(at: Rows) -> None:
         first = 0
-        for part in _parts_of(rows):
+        for part in rows:
             within = at[(at >= first) & (at < first + len(part))] - first
             withhold(keys_of(part.take(pa.array(within)), schema))
             first += len(part)
 
-    with contextlib.nullcontext() if isinstance(rows, pa.Table) else fold_in_parts.ONE_AT_A_TIME:
-        return write_rows(_parts_of(rows), withhold=withhold_rows)
-
-
-def _parts_of(rows: FoldedRows) -> Iterable[pa.Table]:
-    return [rows] if isinstance(rows, pa.Table) else rows
+    with rows.lock():
+        return write_rows(rows, withhold=withhold_rows)
 
 
 def _write(
@@ -353,13 +345,6 @@ def _find_among(
     rows: FoldedRows, among: Collection[Key], schema: TableSchema, compare_to_delete: Callable[..., pa.ChunkedArray]
 ) -> set[Key]:
     found_keys: set[Key] = set()
-    for part in _parts_of(rows):  # of the keys of a part only those asked for stay in memory
+    for part in rows:  # of the keys of a part only those asked for stay in memory
         found_keys |= set(among).intersection(keys_of(part.filter(compare_to_delete(part["op"], DELETE)), schema))
     return found_keys
-
-
-def count_withheld(rows: FoldedRows) -> int:
-    """Rows with a value that nobody knows, whatever the table has."""
-    if isinstance(rows, pa.Table):
-        return int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0)
-    return rows.withheld if isinstance(rows, SpooledParts) else 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events.fold_without_spark import FoldedRows
+from dblog_core.lake_engine.events.fold import FoldedRows
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.lake_table import LakeTable
@@ -59,7 +59,7 @@ class WorkCommit:
                 withhold=withhold,
                 is_left=is_left,
             )
-            withheld = done.withheld + upsert_rows.count_withheld(rows)
+            withheld = done.withheld + rows.withheld
         elif work.last_truncate is not None:
             deleted_rows.remove_older(lake, work.last_truncate, self._lake.open_tables)
             self._step(f"truncated {table}")
@@ -106,7 +106,6 @@ def _find_gone(work: Work, rows: FoldedRows | None, before: list[Key], schema: T
     after its last TRUNCATE."""
     if not before:
         return set()
-    has_rows = rows is not None and len(rows) > 0
     if work.last_truncate is None:
-        return upsert_rows.deleted_keys(rows, before, schema) if has_rows else set()
-    return set(before) - (upsert_rows.living_keys(rows, before, schema) if has_rows else set())
+        return set() if rows is None else upsert_rows.deleted_keys(rows, before, schema)
+    return set(before) - (set() if rows is None else upsert_rows.living_keys(rows, before, schema))

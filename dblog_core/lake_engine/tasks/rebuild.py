@@ -18,9 +18,8 @@ from dblog_core.lake.lake_status import TableStatus
 from dblog_core.lake.task_plans import RebuildPlan
 from dblog_core.lake.task_requests import RebuildRequest
 from dblog_core.lake.task_results import RebuildResult
-from dblog_core.lake_engine.events import fold_in_parts
-from dblog_core.lake_engine.events.event_buckets import join_up_to
-from dblog_core.lake_engine.events.folded_rows import PUT
+from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME, PUT
+from dblog_core.lake_engine.events.staged_events import join_up_to
 from dblog_core.lake_engine.history import rebuild_start
 from dblog_core.lake_engine.merging.upsert_rows import keys_of
 from dblog_core.lake_engine.tasks import answered_table, refold
@@ -94,7 +93,7 @@ def carry_out(tools: Tools, plan: RebuildPlan) -> Done:
         lake.prepare()
     if lake.newest_merge() != tools.number:
         events = refold.find_events(tools, name, after=plan.after, before=plan.past, shape=schema)
-        with fold_in_parts.ONE_AT_A_TIME:
+        with ONE_AT_A_TIME:
             rows = SpooledTables() if events is None else _fold_whole_rows(tools, name, events)
             tools.step(f"read {name}")
             tools.check()
@@ -115,9 +114,9 @@ def _fold_whole_rows(tools: Tools, name: str, events: TableEvents) -> SpooledTab
     events = replace(events, work=lasting)
 
     def whole_rows() -> Iterator[pa.Table]:
-        for portions in events.groups():
+        for bucket in events.buckets():
             tools.check()
-            rows = events.fold(portions())
+            rows = events.fold(bucket.portions())
             if rows is None:
                 continue
             living = rows.filter(pc.not_equal(rows["op"], DELETE))

@@ -9,9 +9,8 @@ all have an event after its `since`, a reset) and no such event says that it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,9 @@ from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus, history_location
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.task_plans import Past
-from dblog_core.lake_engine.events.event_buckets import Earlier, EventBuckets, Events
-from dblog_core.lake_engine.events.fold_unchanged_toast import Flags
-from dblog_core.lake_engine.events.portion_fold import PortionFold
+from dblog_core.lake_engine.events.fold import fold_portions
+from dblog_core.lake_engine.events.key_buckets import Bucket, Earlier, staged_buckets
+from dblog_core.lake_engine.events.unchanged_values import Flags
 from dblog_core.lake_engine.history.last_lines import LastLines
 from dblog_core.lake_engine.tasks.context import Tools
 from dblog_core.model.events import DELETE
@@ -36,12 +35,6 @@ from dblog_core.model.values import key_from_json
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark, is_full
-
-_PORTION = 32 << 20
-"""Decoded bytes of events that are folded at a time."""
-
-Portions = Callable[[], Iterator[pa.Table]]
-"""All events of some keys, each time: one portion after the other, of which each is older than the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,39 +48,19 @@ class TableEvents:
     lower: int
     earlier: Earlier = ()
 
-    def groups(self) -> Iterator[Portions]:
-        """The events, as `fold_on_driver.read_events` has them, some keys at a time. Raises as `EventBuckets`."""
-        buckets = EventBuckets(self.staging, self.work, self.schema, earlier=self.earlier)
-        for group in buckets.groups():
-            yield partial(_read_portions, buckets, group)
+    def buckets(self) -> Iterator[Bucket]:
+        """The events, as `staged_events.read_events` has them, some keys at a time. Raises as `staged_buckets`."""
+        return staged_buckets(self.staging, self.work, self.schema, earlier=self.earlier)
 
     def fold(self, portions: Iterable[pa.Table]) -> pa.Table | None:
-        """The folded rows of keys that have an event after `lower` (`PortionFold`); a DELETE where a dump of a range
-        has shown a ghost. None: there is no such key."""
-        fold = PortionFold(self.schema)
-        for events in portions:
-            fold.add_portion(self.living(events))
-        return _without_ghosts(fold.fold_rows(), self) if fold.keys else None
+        """The folded rows of keys that have an event after `lower`; a DELETE where a dump of a range has shown a ghost.
+        None: there is no such key."""
+        rows = fold_portions(map(self.living, portions), self.schema)
+        return _without_ghosts(rows, self) if len(rows) else None
 
     def living(self, events: pa.Table) -> pa.Table:
         """Those after `lower`."""
         return events.filter(pc.greater(events["offset"], self.lower)) if self.lower else events
-
-
-def _read_portions(buckets: EventBuckets, group: Sequence[Events]) -> Iterator[pa.Table]:
-    waiting: list[pa.Table] = []
-    waiting_bytes = 0
-    for events in group:
-        if waiting_bytes >= _PORTION:
-            # What is older than all that follows, which begins with these events.
-            rows = pa.concat_tables(waiting)
-            is_older = pc.less(rows["offset"], events.first)
-            yield rows.filter(is_older)
-            waiting = [rows.filter(pc.invert(is_older))]
-            waiting_bytes = waiting[0].nbytes
-        waiting.append(buckets.read(events))
-        waiting_bytes += events.spooled.nbytes
-    yield pa.concat_tables(waiting)
 
 
 def find_events(

@@ -20,17 +20,15 @@ from dblog_core.lake.replay_reach import read_reach
 from dblog_core.lake.task_plans import ReplayPlan
 from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
-from dblog_core.lake_engine.events import fold_in_parts
-from dblog_core.lake_engine.events.fold_in_buckets import SpooledParts
-from dblog_core.lake_engine.events.fold_unchanged_toast import number_keys
-from dblog_core.lake_engine.events.folded_rows import WITHHOLD
-from dblog_core.lake_engine.events.portion_fold import struct_of
+from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME, FoldedRows, count_withheld, struct_of
+from dblog_core.lake_engine.events.unchanged_values import number_keys
 from dblog_core.lake_engine.merging import deleted_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.tasks import answered_table, refold
 from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.lake_engine.tasks.refold import TableEvents
 from dblog_core.model.events import DELETE
+from dblog_core.rows.table_spool import SpooledTables
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 
@@ -79,7 +77,7 @@ def _replay(tools: Tools, name: str, plan: ReplayPlan) -> tuple[ReplayCounts, Ta
     if lake.newest_merge() == tools.number:  # before a crash
         return ReplayCounts(), _status(tools, name, status, lake)
     status = answered_table.answer_others(tools, name, status, lake)
-    with fold_in_parts.ONE_AT_A_TIME:
+    with ONE_AT_A_TIME:
         rows = _fold_changed_rows(tools, events, plan)
     tools.step(f"read {name}")
     if not len(rows):
@@ -112,22 +110,23 @@ def _status(tools: Tools, name: str, status: TableStatus, lake: LakeTable) -> Ta
     return answered_table.at_newest_version(status, lake).with_applied_rows(tools.withheld.count(name))
 
 
-def _fold_changed_rows(tools: Tools, events: TableEvents, plan: ReplayPlan) -> SpooledParts:
+def _fold_changed_rows(tools: Tools, events: TableEvents, plan: ReplayPlan) -> FoldedRows:
     """The last change of each key of the interval, as it should be in the lake; no change counts as a birth, so that
     what equals the lake's row is left alone."""
-    parts = SpooledParts()
+    parts = SpooledTables()
+    withheld = 0
     # Else an event may need one of another key: what a row keeps from before a change of key.
     alone = not any(f.has_unchanged and f.has_moves for f in events.work.files)
     names = [f"k{i}" for i in range(len(events.schema.key))]
-    for portions in events.groups():
+    for bucket in events.buckets():
         tools.check()
-        keys = _distinct((part.filter(_are_inside(part, plan)) for part in portions()), names)
+        keys = _distinct((part.filter(_are_inside(part, plan)) for part in bucket), names)
         if len(keys):
-            chosen = (_of_keys(part, keys, names) if alone else part for part in portions())
+            chosen = (_of_keys(part, keys, names) if alone else part for part in bucket.portions())
             rows = _rows_of_keys(chosen, keys, names, events)
-            parts.withheld += int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0)
+            withheld += count_withheld(rows)
             parts.append(rows)
-    return parts
+    return FoldedRows(parts, len(parts), withheld)
 
 
 def _distinct(parts: Iterable[pa.Table], names: Sequence[str]) -> pa.Table:

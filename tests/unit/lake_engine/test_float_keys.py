@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import history_location
-from dblog_core.lake_engine.events import fold_in_parts, fold_on_driver
+from dblog_core.lake_engine.events import fold, staged_events
 from dblog_core.model.values import Key, key_from_json, key_of, key_text
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
@@ -30,8 +30,8 @@ VALUES = (0.0, -0.0, NAN, OTHER_NAN, 1.5, math.inf, -math.inf)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How works are folded: all rows at once; or in parts, or buckets where the log leaves values out."""
     if request.param == "in parts":
-        monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 0)
-        monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
+        monkeypatch.setattr(staged_events, "is_small", lambda work: False)
+        monkeypatch.setattr(fold, "PART_BYTES", 1)
     return str(request.param)
 
 

@@ -24,7 +24,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.lake import merge_plan
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.spark_submit import COMMIT_MARK
-from dblog_core.lake_engine.events import event_buckets, fold_on_driver
+from dblog_core.lake_engine.events import key_buckets, staged_events
 from dblog_core.lake_engine.history import history_lines, lake_rows
 from dblog_core.lake_engine.history.former_values import FormerValues, LakeBefore
 from dblog_core.lake_engine.history.lake_rows import find_rows
@@ -131,15 +131,15 @@ def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     keys are together, a few of their events are read at a time, and few rows of the lake have room."""
     if request.param == "at once":
         return False
-    monkeypatch.setattr(history_lines, "_make_at_once", lambda *_: None)
-    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
-    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 60)
-    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
-    monkeypatch.setattr(history_lines, "GROUP_BYTES", 1)
-    monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+    monkeypatch.setattr(staged_events, "is_small", lambda work: False)
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 20)
+    monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 60)
+    monkeypatch.setattr(key_buckets, "DISTRIBUTED_BYTES", 4_000)
+    monkeypatch.setattr(history_lines, "_TOGETHER_BYTES", 1)
+    monkeypatch.setattr(staged_events, "TOGETHER", 1)
     if request.param == "in portions":
-        monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 1)
-        monkeypatch.setattr(history_lines, "PORTION_BYTES", 1)
+        monkeypatch.setattr(key_buckets, "MOST_BUCKETS", 1)
+        monkeypatch.setattr(key_buckets, "PORTION_BYTES", 1)
         monkeypatch.setattr(lake_rows, "_MOST_BYTES", 300)
     return True
 

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake_engine.events.key_buckets import KeyRanges, key_places, split_by_number
+from dblog_core.lake_engine.events.key_buckets import split_by_number
+from dblog_core.lake_engine.merging.spreading.key_ranges import KeyRanges, key_places
 
 COUNT = 16
 

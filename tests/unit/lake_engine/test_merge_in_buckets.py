@@ -10,36 +10,34 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake import merge_plan
-from dblog_core.lake_engine.events import event_buckets, fold_in_buckets, fold_on_driver
-from dblog_core.lake_engine.events.fold_in_buckets import SpooledParts
-from dblog_core.lake_engine.events.folded_rows import WITHHOLD
+from dblog_core.lake_engine.events import fold, key_buckets, key_chains, staged_events
+from dblog_core.lake_engine.events.fold import count_withheld
 from dblog_core.rows import table_spool
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile
 from tests.spark.segments import SegmentBuilder, table
 from tests.spark.worlds import SHAPE, Oracle
 from tests.unit.delta_writer.tables import check_log, commit_of, newest
-from tests.unit.lake_engine.world_lake import Lake, change
+from tests.unit.lake_engine.world_lake import Lake, change, fold_large, fold_small
 
 NOTES = table("notes", id=pa.int64(), n=pa.int64(), big=pa.string())
 
 
 def in_buckets(tmp_path: Path, name: str) -> Lake:
     lake = Lake(tmp_path, random.Random(name))
-    lake.in_buckets = True
+    lake.is_large = True
     return lake
 
 
 @pytest.fixture
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
-    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 60)
-    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 20)
+    monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 60)
+    monkeypatch.setattr(key_buckets, "DISTRIBUTED_BYTES", 4_000)
 
 
 def split_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +48,7 @@ def split_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         return (batch.slice(row, 1) for batch in batches(staging, file) for row in range(len(batch)))
 
     monkeypatch.setattr(Staging, "log_batches", log_batches)
-    monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+    monkeypatch.setattr(staged_events, "TOGETHER", 1)
 
 
 @pytest.mark.usefixtures("small_buckets")
@@ -58,7 +56,7 @@ def split_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_is_what_the_lines_say_after_every_merge(
     tmp_path: Path, soak_seed: int, portion: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fold_in_buckets, "PORTION", portion)
+    monkeypatch.setattr(key_buckets, "PORTION_BYTES", portion)
     lake = in_buckets(tmp_path, f"buckets {soak_seed}/{portion}")
     oracle = Oracle()
     lake.source.add_unseen_rows(0.3)
@@ -83,9 +81,9 @@ def test_hot_rows_that_are_folded_in_portions_are_what_the_lines_say(
 ) -> None:
     """A few rows with many events, whose values were left out and moved from key to key over the portions' borders:
     a border may lie between the two halves of a change of key."""
-    monkeypatch.setattr(fold_in_buckets, "PORTION", portion)
-    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 1)
-    monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 100)
+    monkeypatch.setattr(key_buckets, "PORTION_BYTES", portion)
+    monkeypatch.setattr(key_buckets, "DISTRIBUTED_BYTES", 1)
+    monkeypatch.setattr(staged_events, "MAX_ROWS", 100)
     split_batches(monkeypatch)
     lake = in_buckets(tmp_path, f"hot {soak_seed}/{portion}/{dumps}")
     lake.source.worlds = 5
@@ -111,15 +109,12 @@ def test_both_folds_give_the_same_rows(tmp_path: Path, soak_seed: int) -> None:
     lake.source.build.update(SHAPE, {**lost_key, "a": 1, "f": 0.5, "big": None}, unchanged=["big"])
     change(lake)
     parts, work = lake.fold_sealed()
-    assert isinstance(parts, SpooledParts)
-    at_once = fold_on_driver.fold_work(lake.staging, work, SHAPE)
-    assert at_once is not None
+    at_once = fold_small(lake.staging, work, SHAPE)
     for _ in range(2):
         tables = list(parts)
         assert len(tables) > 1 and sum(map(len, tables)) == len(parts)
         assert by_key(tables) == by_key([at_once])
-    lost = pc.sum(pc.equal(at_once["op"], WITHHOLD)).as_py()
-    assert parts.withheld == lost > 0
+    assert parts.withheld == count_withheld(at_once) > 0
 
 
 def by_key(tables: list[pa.Table]) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -150,20 +145,20 @@ def build_notes(path: Path, *, rows: int, stride: int = 1, chained: bool = False
 
 
 def test_keys_with_a_stride_are_spread_over_the_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 10)
-    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 1)
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 10)
+    monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 1)
     staging, work = build_notes(tmp_path, rows=2_559, stride=1_024)
-    parts = fold_in_buckets.fold_buckets(staging, work, NOTES)
+    parts = fold_large(staging, work, NOTES)
     assert len(parts) == 2_559
     sizes = [len(part) for part in parts]
-    assert len(sizes) == event_buckets.MOST_BUCKETS and max(sizes) < 40, sizes
+    assert len(sizes) == key_buckets.MOST_BUCKETS and max(sizes) < 40, sizes
 
 
 def test_keys_that_changes_lead_between_stand_together(soak_seed: int) -> None:
     dice = np.random.default_rng(soak_seed)
     for count in (0, 1, 30, 300):
         old, new = dice.integers(0, 2**64, 200, np.uint64)[dice.integers(0, 200, (2, count))]
-        chains = event_buckets.find_chains(old, new)
+        chains = key_chains.find_chains(old, new)
         groups: dict[int, set[int]] = {key: {key} for key in (*old.tolist(), *new.tolist())}
         for one, other in zip(old.tolist(), new.tolist(), strict=True):
             together = groups[one] | groups[other]
@@ -173,7 +168,7 @@ def test_keys_that_changes_lead_between_stand_together(soak_seed: int) -> None:
         assert all(key in groups[root] and {roots[k] for k in groups[key]} == {root} for key, root in roots.items())
         assert chains.replace(np.array([5], np.uint64)).tolist() == [5], "a key that did not change"
     line = dice.permutation(100_000).astype(np.uint64)
-    chains = event_buckets.find_chains(line[:-1], line[1:])
+    chains = key_chains.find_chains(line[:-1], line[1:])
     assert set(chains.replace(line).tolist()) == {0}
 
 
@@ -182,14 +177,14 @@ def test_buckets_that_have_no_room_are_split_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soak_seed: int, portion: int
 ) -> None:
     """Keys that changes of key lead between stay together at each level."""
-    monkeypatch.setattr(fold_in_buckets, "PORTION", portion)
-    monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 4_000)
-    monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 3)
-    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 10)
-    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 20)
-    monkeypatch.setattr(event_buckets, "_SLICE", 3)
+    monkeypatch.setattr(key_buckets, "PORTION_BYTES", portion)
+    monkeypatch.setattr(key_buckets, "DISTRIBUTED_BYTES", 4_000)
+    monkeypatch.setattr(key_buckets, "MOST_BUCKETS", 3)
+    monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 10)
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 20)
+    monkeypatch.setattr(key_chains, "_SLICE", 3)
     monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
-    monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 20)
+    monkeypatch.setattr(staged_events, "MAX_ROWS", 20)
     lake = in_buckets(tmp_path, f"split {soak_seed}/{portion}")
     lake.source.add_unseen_rows(0.3)
     oracle = Oracle()
@@ -203,26 +198,26 @@ def test_buckets_that_have_no_room_are_split_again(
 
 def test_a_bucket_is_split_as_far_as_its_keys_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split_batches(monkeypatch)
-    monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 4)
-    monkeypatch.setattr(event_buckets, "BUCKET_ROWS", 1)
-    monkeypatch.setattr(event_buckets, "GROUP_EVENTS", 1)
-    monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 30)
+    monkeypatch.setattr(key_buckets, "MOST_BUCKETS", 4)
+    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 1)
+    monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 1)
+    monkeypatch.setattr(staged_events, "MAX_ROWS", 30)
     apart, work = build_notes(tmp_path / "apart", rows=1_000)
-    sizes = [len(part) for part in fold_in_buckets.fold_buckets(apart, work, NOTES)]
+    sizes = [len(part) for part in fold_large(apart, work, NOTES)]
     assert sum(sizes) == 1_000 and max(sizes) <= 30
     chained, work = build_notes(tmp_path / "chained", rows=1_000, chained=True)
-    assert [len(part) for part in fold_in_buckets.fold_buckets(chained, work, NOTES)] == [1_001]
+    assert [len(part) for part in fold_large(chained, work, NOTES)] == [1_001]
 
 
 def test_keys_that_belong_together_and_have_no_room_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging, work = build_notes(tmp_path, rows=1_000, chained=True)
-    monkeypatch.setattr(fold_in_buckets, "MOST_HELD_KEYS", 1_001)
-    assert len(fold_in_buckets.fold_buckets(staging, work, NOTES)) == 1_001
-    monkeypatch.setattr(fold_in_buckets, "MOST_HELD_KEYS", 1_000)
+    monkeypatch.setattr(fold, "MOST_HELD_KEYS", 1_001)
+    assert len(fold_large(staging, work, NOTES)) == 1_001
+    monkeypatch.setattr(fold, "MOST_HELD_KEYS", 1_000)
     with pytest.raises(LakeError, match="1,001 rows of one work") as error_info:
-        fold_in_buckets.fold_buckets(staging, work, NOTES)
+        fold_large(staging, work, NOTES)
     assert error_info.value.where == str(NOTES.table) and "dblog reset" in error_info.value.fix
 
 
@@ -239,5 +234,5 @@ def test_a_local_disk_without_room_is_named(tmp_path: Path, monkeypatch: pytest.
     full = Path("/dev/full")
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: full.open("wb", buffering=0))
     with pytest.raises(LakeError, match="No space left on device") as error_info:
-        fold_in_buckets.fold_buckets(staging, work, NOTES)
+        fold_large(staging, work, NOTES)
     assert "TMPDIR" in error_info.value.fix and error_info.value.where

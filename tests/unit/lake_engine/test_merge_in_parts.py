@@ -11,8 +11,8 @@ import pytest
 
 from dblog_core.errors import CorruptSegment
 from dblog_core.lake import merge_plan
-from dblog_core.lake_engine.events import fold_in_parts, fold_on_driver
-from dblog_core.lake_engine.events.fold_in_parts import FoldedParts, Room
+from dblog_core.lake_engine.events import fold, last_rows, staged_events
+from dblog_core.lake_engine.events.fold import Room
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows import table_spool
 from dblog_core.staging import Staging, changelog
@@ -20,7 +20,7 @@ from tests.spark.segments import SegmentBuilder, table
 from tests.spark.worlds import SHAPE, Oracle, WholeRows
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import check_log, commit_of, newest
-from tests.unit.lake_engine.world_lake import Lake, change
+from tests.unit.lake_engine.world_lake import Lake, change, fold_large, fold_small
 
 NUMBERS = table("t", id=pa.int64(), v=pa.string())
 TEXTS = table("t", key=("v", "id"), id=pa.int64(), v=pa.string())
@@ -28,19 +28,19 @@ TEXTS = table("t", key=("v", "id"), id=pa.int64(), v=pa.string())
 
 def in_parts(tmp_path: Path, name: str) -> Lake:
     lake = Lake(tmp_path, random.Random(name), source=WholeRows)
-    lake.in_parts = True
+    lake.is_large = True
     return lake
 
 
 @pytest.fixture(params=["kept in memory", "read again", "keys on the disk"])
 def small_parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stretch of events is a part."""
-    monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
+    monkeypatch.setattr(fold, "PART_BYTES", 1)
     if request.param != "kept in memory":
-        monkeypatch.setattr(fold_in_parts, "_ROOM", Room(0))
+        monkeypatch.setattr(fold, "_ROOM", Room(0))
     if request.param == "keys on the disk":
-        monkeypatch.setattr(fold_in_parts, "SORTED_EVENTS", 40)
-        monkeypatch.setattr(fold_in_parts, "_SPOOLED_EVENTS", 30)
+        monkeypatch.setattr(last_rows, "SORTED_ROWS", 40)
+        monkeypatch.setattr(last_rows, "SPOOLED_ROWS", 30)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -68,9 +68,8 @@ def test_both_folds_give_the_same_rows(tmp_path: Path, soak_seed: int) -> None:
     dice = random.Random(soak_seed)
     for number, schema in enumerate((NUMBERS, TEXTS)):
         work, staging = make_work(tmp_path / f"{number}", dice, schema)
-        at_once = fold_on_driver.fold_work(staging, work, schema)
-        assert at_once is not None
-        parts = fold_in_parts.fold_parts(staging, work, schema)
+        at_once = fold_small(staging, work, schema)
+        parts = fold_large(staging, work, schema)
         for _ in range(2):
             tables = list(parts)
             assert len(tables) > 1 and sum(map(len, tables)) == len(parts)
@@ -137,10 +136,10 @@ def test_a_key_with_more_events_than_memory_has_its_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: TableSchema
 ) -> None:
     """Its events are put in order some at a time, and a birth among the first ones is not forgotten."""
-    monkeypatch.setattr(fold_in_parts, "SORTED_EVENTS", 50)
-    monkeypatch.setattr(fold_in_parts, "_SPOOLED_EVENTS", 30)
-    monkeypatch.setattr(fold_in_parts, "_ROOM", Room(0))
-    monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+    monkeypatch.setattr(last_rows, "SORTED_ROWS", 50)
+    monkeypatch.setattr(last_rows, "SPOOLED_ROWS", 30)
+    monkeypatch.setattr(fold, "_ROOM", Room(0))
+    monkeypatch.setattr(staged_events, "TOGETHER", 1)
     build = SegmentBuilder(Staging(str(tmp_path), source="shop"))
     build.line(schema, "c", after={"id": 1, "v": "a"})
     for number in range(600):
@@ -150,9 +149,9 @@ def test_a_key_with_more_events_than_memory_has_its_last_one(
             build.seal()
     build.seal()
     work = merge_plan.plan_works(build.staging.manifests(), lambda table: 0)[str(schema.table)]
-    parts = fold_in_parts.fold_parts(build.staging, work, schema)
-    at_once = fold_on_driver.fold_work(build.staging, work, schema)
-    assert at_once is not None and len(parts) == 201
+    parts = fold_large(build.staging, work, schema)
+    at_once = fold_small(build.staging, work, schema)
+    assert len(parts) == 201
     assert by_offset(list(parts)) == by_offset([at_once])
     assert [row["offset"] for part in parts for row in part.to_pylist() if row["inserted"]] == [601]
 
@@ -174,7 +173,7 @@ def test_large_files_are_read_from_the_local_disk(tmp_path: Path) -> None:
     change(lake)
     lake.damage_first_file()
     with pytest.raises(CorruptSegment, match="changed"):
-        fold_in_parts.fold_parts(lake.staging, all_works(lake), SHAPE)
+        fold_large(lake.staging, all_works(lake), SHAPE)
     for file in (tmp_path / "staging").rglob("*.parquet"):
         file.unlink()
     with pytest.raises(CorruptSegment, match="the file is missing"):
@@ -195,11 +194,11 @@ def test_a_file_that_was_changed_stops_the_fold(tmp_path: Path) -> None:
 
 def test_the_memory_of_kept_events_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room = Room(1 << 20)
-    monkeypatch.setattr(fold_in_parts, "_ROOM", room)
+    monkeypatch.setattr(fold, "_ROOM", room)
     lake = in_parts(tmp_path, "room")
     change(lake)
     rows, _ = lake.fold_sealed()
-    assert isinstance(rows, FoldedParts) and not room.take(1 << 20)
-    gone = weakref.ref(rows)
+    assert not room.take(1 << 20)
+    gone = weakref.ref(rows.parts)
     del rows
     assert gone() is None and room.take(1 << 20)

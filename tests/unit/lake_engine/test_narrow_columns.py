@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import history_location, read_status
-from dblog_core.lake_engine.events import fold_in_parts, fold_on_driver
+from dblog_core.lake_engine.events import fold, staged_events
 from dblog_core.staging import Staging
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
@@ -36,8 +36,8 @@ def lake(tmp_path: Path, request: pytest.FixtureRequest) -> TestLake:
 @pytest.fixture(params=["at once", "in parts"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "in parts":
-        monkeypatch.setattr(fold_on_driver, "MAX_ROWS", 0)
-        monkeypatch.setattr(fold_in_parts, "PART_BYTES", 1)
+        monkeypatch.setattr(staged_events, "is_small", lambda work: False)
+        monkeypatch.setattr(fold, "PART_BYTES", 1)
     return str(request.param)
 
 

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.lake.lake_status import history_location
-from dblog_core.lake_engine.events import event_buckets, fold_on_driver
-from dblog_core.lake_engine.history import history_lines
+from dblog_core.lake_engine.events import key_buckets, staged_events
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from tests.duckdb_reader import read_delta
@@ -26,11 +25,11 @@ THIRD = table("t", key=("no",), no=pa.int64(), big=pa.string(), doc=pa.string(),
 def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the lines of a merge are made."""
     if request.param == "in parts":
-        monkeypatch.setattr(history_lines, "_make_at_once", lambda *_: None)
-        monkeypatch.setattr(event_buckets, "MOST_BUCKETS", 1)
-        monkeypatch.setattr(event_buckets, "DISTRIBUTED_BYTES", 1)
-        monkeypatch.setattr(history_lines, "PORTION_BYTES", 1)
-        monkeypatch.setattr(fold_on_driver, "TOGETHER", 1)
+        monkeypatch.setattr(staged_events, "is_small", lambda work: False)
+        monkeypatch.setattr(key_buckets, "MOST_BUCKETS", 1)
+        monkeypatch.setattr(key_buckets, "DISTRIBUTED_BYTES", 1)
+        monkeypatch.setattr(key_buckets, "PORTION_BYTES", 1)
+        monkeypatch.setattr(staged_events, "TOGETHER", 1)
 
 
 def open_lake(path: Path, staging: Staging) -> TestLake:

@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError, LeaseLost
-from dblog_core.lake_engine.events.folded_rows import PUT, WITHHOLD
+from dblog_core.lake_engine.events.fold import PUT, WITHHOLD, FoldedRows
 from dblog_core.lake_engine.merging import upsert_rows
 from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables.column_types import OFFSET
@@ -182,8 +182,9 @@ def write(lake: Lake, *rows: Any, merged: int = 0, begins: int | None = None) ->
     kinds |= {"inserted": pa.bool_(), "unchanged_toast": pa.list_(pa.string())}
     kinds |= {"row": pa.struct([(c.name, c.type) for c in SHAPE.columns]), "origin_key": kinds["key"]}
     folded = pa.Table.from_pylist(list(rows), schema=pa.schema(list(kinds.items())))
+    rows = FoldedRows.in_memory(folded)
     return upsert_rows.write(
-        lake.open(), folded, SHAPE, APP, lake.number, merged=merged, withhold=lake.withheld.update, begins=begins
+        lake.open(), rows, SHAPE, APP, lake.number, merged=merged, withhold=lake.withheld.update, begins=begins
     )
 
 
@@ -261,7 +262,7 @@ def test_what_a_deleted_row_had_is_nobodys(tmp_path: Path) -> None:
 def test_no_rows_have_no_keys(tmp_path: Path) -> None:
     lake = Lake(tmp_path, random.Random("none"))
     change(lake)
-    rows, _ = lake.fold_sealed()
+    rows = pa.concat_tables(lake.fold_sealed()[0])
     assert upsert_rows.keys_of(rows.filter(pa.array([False] * len(rows))), SHAPE) == []
 
 

@@ -6,14 +6,18 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import pyarrow as pa
 
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.lake import merge_plan
-from dblog_core.lake_engine.events import fold_in_buckets, fold_in_parts, fold_on_driver
-from dblog_core.lake_engine.events.fold_without_spark import FoldedRows
+from dblog_core.lake_engine.events import staged_events
+from dblog_core.lake_engine.events.fold import FoldedRows, fold_work
 from dblog_core.lake_engine.merging import upsert_rows
 from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables.column_types import OFFSET
+from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.staging import Staging
 from tests.spark.segments import SegmentBuilder
@@ -34,8 +38,8 @@ class Lake:
         self.tables = OpenTables(path / "index")
         self.withheld: set[Key] = set()
         self.number = self.segment = self.offset = 0
-        self.in_parts = False
-        self.in_buckets = False
+        self.is_large = False
+        """Whether works count as larger than memory has room for."""
 
     def open(self, check: Callable[[], None] = lambda: None) -> OpenTable:
         return self.tables.table(self.table.location(), SHAPE, check)
@@ -45,13 +49,9 @@ class Lake:
         head = self.staging.head_number()
         work = merge_plan.plan_works(self.staging.manifests(after=self.segment, upto=head), lambda table: self.segment)
         whole = work[str(SHAPE.table)]
-        if self.in_parts:
-            return fold_in_parts.fold_parts(self.staging, whole, SHAPE), whole
-        if self.in_buckets:
-            return fold_in_buckets.fold_buckets(self.staging, whole, SHAPE), whole
-        rows = fold_on_driver.fold_work(self.staging, whole, SHAPE)
-        assert rows is not None
-        return rows, whole
+        if self.is_large:
+            return fold_large(self.staging, whole, SHAPE), whole
+        return fold_work(self.staging, whole, SHAPE), whole
 
     def merge(self, table: OpenTable | None = None) -> Any:
         rows, _ = self.fold_sealed()
@@ -82,6 +82,19 @@ class Lake:
 
     def rows(self) -> dict[Key, dict[str, Any]]:
         return {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in self.table.read()}
+
+
+def fold_large(staging: Staging, work: merge_plan.Work, schema: TableSchema) -> FoldedRows:
+    """As if the work were one that memory has no room for."""
+    with mock.patch.object(staged_events, "is_small", return_value=False):
+        return fold_work(staging, work, schema)
+
+
+def fold_small(staging: Staging, work: merge_plan.Work, schema: TableSchema) -> pa.Table:
+    """All rows at once."""
+    rows = fold_work(staging, work, schema)
+    assert rows.is_small
+    return pa.concat_tables(rows)
 
 
 def change(lake: Lake, *, dumps: bool = True) -> None:

@@ -10,10 +10,9 @@ Spark moves a few large values, whatever a row of the table has.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,12 +33,12 @@ from dblog_core.errors import DblogError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.spark_submit import COMMIT_MARK
-from dblog_core.lake_engine.events import fold_on_driver
-from dblog_core.lake_engine.events.event_buckets import Chains, join_up_to
-from dblog_core.lake_engine.events.folded_rows import WITHHOLD
-from dblog_core.lake_engine.events.key_buckets import KeyRanges, bucket_numbers, split_by_number
-from dblog_core.lake_engine.events.portion_fold import PortionFold
+from dblog_core.lake_engine.events.fold import WITHHOLD, fold_bucket
+from dblog_core.lake_engine.events.key_buckets import Bucket, bucket_numbers, split_bucket, split_by_number
+from dblog_core.lake_engine.events.key_chains import Chains, KeyHasher, Words
+from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
 from dblog_core.lake_engine.merging import upsert_rows
+from dblog_core.lake_engine.merging.spreading.key_ranges import KeyRanges
 from dblog_core.lake_engine.tables.column_types import OFFSET
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
@@ -49,7 +48,8 @@ from dblog_core.rows.table_spool import TableSpool
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 
-HANDED_OVER = "bucket int, kind string, first long, last long, content binary"
+HANDED_OVER = "bucket int, kind string, file long, content binary"
+"""`file`: the number of the unit whose keys a content has."""
 EVENTS = "events"
 KEYS = "keys"
 PLAN = "plan"
@@ -59,11 +59,11 @@ SPLIT_BYTES = 32 << 20
 """Decoded bytes that are sorted into buckets at once."""
 SPLIT_KEYS = 1 << 20
 """Keys of a file of the table that are."""
-PORTION_BYTES = 32 << 20
-"""Decoded bytes of events that are folded at a time."""
 CONTENT_BYTES = 4 << 20
 MOST_OF_BUCKET = 128 << 20
 """Decoded bytes of events of a bucket, beyond which its keys are folded some at a time."""
+MOST_ROWS = 2_000_000
+"""Events of a bucket, beyond which they are too."""
 IN_MEMORY = 128 << 20
 """Bytes that wait in the memory of a task for the rest of their bucket; more wait on its local disk."""
 
@@ -90,6 +90,10 @@ class SpreadWork:
     begins: int | None
     below: int | None
     waiting: frozenset[Key]
+
+    def hasher(self, table: OpenTable, shape: Shape) -> KeyHasher:
+        """Of keys in the types that the table has: only so are equal ones in the same bucket."""
+        return KeyHasher(self.secret, tuple(shape[name].type for name in table.keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +148,14 @@ def _plan(opener: Opener, work: SpreadWork, contents: Contents) -> Contents:
         return
     _, table, shape = _open(opener, work)
     for bucket, events in waiting.events.items():
-        table.take_index(_index_of(work, table, shape, waiting.keys.pop(bucket, []), waiting))
-        for part in _split_again(work, table, shape, events, waiting):
-            yield _row(bucket, PLAN, 0, 0, pickle.dumps(_plan_keys(work, table, shape, part, waiting)))
+        table.take_index(_index_of(work, table, shape, waiting.keys.pop(bucket, {})))
+        hasher = work.hasher(table, shape)
+
+        def hash_events(rows: pa.Table, hasher: KeyHasher = hasher) -> Words:
+            return work.chains.replace(hasher.hash(rows))
+
+        for part in split_bucket(events, hash_events, MOST_ROWS, MOST_OF_BUCKET, spool=waiting.spool):
+            yield _row(bucket, PLAN, 0, pickle.dumps(_plan_keys(work, table, shape, part)))
 
 
 def _handing_over_faults(task: Callable[[], Contents]) -> Contents:
@@ -154,7 +163,7 @@ def _handing_over_faults(task: Callable[[], Contents]) -> Contents:
     try:
         yield from task()
     except DblogError as error:
-        yield _row(0, FAULT, 0, 0, pickle.dumps((type(error), error.message, error.where, error.fix)))
+        yield _row(0, FAULT, 0, pickle.dumps((type(error), error.message, error.where, error.fix)))
 
 
 def _unpickle(content: bytes) -> Any:
@@ -181,14 +190,13 @@ def _open(opener: Opener, work: SpreadWork) -> tuple[Staging, OpenTable, Shape]:
     return staging, table, table.check_shape()
 
 
-def _row(bucket: int, kind: str, first: int, last: int, content: bytes | pa.Buffer) -> pa.RecordBatch:
+def _row(bucket: int, kind: str, file: int, content: bytes | pa.Buffer) -> pa.RecordBatch:
     data = pa.py_buffer(content)
     ends = pa.py_buffer(np.array([0, data.size], np.int32))
     columns = {
         "bucket": pa.array([bucket], pa.int32()),
         "kind": pa.array([kind]),
-        "first": pa.array([first]),
-        "last": pa.array([last]),
+        "file": pa.array([file]),
         "content": pa.Array.from_buffers(pa.binary(), 1, [None, ends, data]),
     }
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
@@ -198,12 +206,12 @@ def _row(bucket: int, kind: str, first: int, last: int, content: bytes | pa.Buff
 
 
 def _split_events(work: SpreadWork, staging: Staging, unit: Work, table: OpenTable, shape: Shape) -> Contents:
-    every = fold_on_driver.read_events(staging, unit, work.schema, with_unchanged=work.may_leave_out)
+    every = read_events(staging, unit, work.schema, with_unchanged=work.may_leave_out)
+    hasher = work.hasher(table, shape)
     for events in join_up_to(SPLIT_BYTES, every):
-        for bucket, rows in enumerate(_buckets_of(work, events, _key_arrays(events, table, shape))):
+        for bucket, rows in enumerate(_buckets_of(work, events, hasher.columns(events))):
             for some in _slices(rows):
-                ends = pc.min_max(some["offset"]).as_py()
-                yield _row(bucket, EVENTS, ends["min"], ends["max"], _stream(some))
+                yield _row(bucket, EVENTS, 0, _stream(some))
 
 
 def _split_keys(work: SpreadWork, number: int, path: str, table: OpenTable, shape: Shape) -> Contents:
@@ -230,12 +238,7 @@ def _hand_over_keys(work: SpreadWork, number: int, rows: pa.Table, table: OpenTa
         return
     for bucket, part in enumerate(_buckets_of(work, rows, [join_chunks(rows[name]) for name in table.keys])):
         for some in _slices(part):
-            yield _row(bucket, KEYS, number, number, _stream(some))
-
-
-def _key_arrays(events: pa.Table, table: OpenTable, shape: Shape) -> list[pa.Array]:
-    """The keys of events in the types that the table has: only so are equal ones in the same bucket."""
-    return [join_chunks(events[f"k{i}"].cast(shape[name].type)) for i, name in enumerate(table.keys)]
+            yield _row(bucket, KEYS, number, _stream(some))
 
 
 def _buckets_of(work: SpreadWork, rows: pa.Table, keys: list[pa.Array]) -> list[pa.Table]:
@@ -270,55 +273,32 @@ def _stream(rows: pa.Table) -> pa.Buffer:
 
 
 class _Waiting:
-    """The contents of a task's buckets, in memory or on the local disk."""
+    """The contents of a task's buckets, in memory or on the local disk: events, and by number of their file the keys of
+    the table."""
 
     def __init__(self) -> None:
-        self.events: dict[int, list[_Content]] = {}
-        self.keys: dict[int, list[_Content]] = {}
-        self._spool = TableSpool()
-        self._size = 0
+        self.spool = TableSpool(memory=IN_MEMORY)
+        self.events: dict[int, Bucket] = {}
+        self.keys: dict[int, dict[int, Bucket]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        columns = (batch[name] for name in ("bucket", "kind", "first", "last", "content"))
-        for bucket, kind, first, last, content in zip(*columns, strict=True):
+        columns = (batch[name] for name in ("bucket", "kind", "file", "content"))
+        for number, kind, file, content in zip(*columns, strict=True):
             rows = pa.ipc.open_stream(content.as_buffer()).read_all()
-            of_kind = self.events if kind.as_py() == EVENTS else self.keys
-            content_rows = self.hold(rows)
-            waiting = _Content(first.as_py(), last.as_py(), rows.nbytes, content_rows)
-            of_kind.setdefault(bucket.as_py(), []).append(waiting)
-
-    def hold(self, rows: pa.Table) -> Any:
-        """What `_Content` has of them."""
-        self._size += rows.nbytes
-        return rows if self._size <= IN_MEMORY else self._spool.write(rows)
-
-    def read(self, content: _Content) -> pa.Table:
-        rows = content.rows
-        return rows if isinstance(rows, pa.Table) else self._spool.read(rows)
+            of_bucket = self.events if kind.as_py() == EVENTS else self.keys.setdefault(number.as_py(), {})
+            place = number if kind.as_py() == EVENTS else file
+            of_bucket.setdefault(place.as_py(), Bucket()).append(rows, self.spool)
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """Rows of a bucket; `first`, `last`: their lowest and highest offset, or the number of the file that has them."""
-
-    first: int
-    last: int
-    nbytes: int
-    rows: Any
-
-
-def _index_of(work: SpreadWork, table: OpenTable, shape: Shape, keys: list[_Content], waiting: _Waiting) -> KeyIndex:
+def _index_of(work: SpreadWork, table: OpenTable, shape: Shape, keys: Mapping[int, Bucket]) -> KeyIndex:
     """An index of the bucket's keys, which covers all files."""
     kinds = tuple(shape[name].type for name in table.keys)
     index = KeyIndex(table.snapshot.table_id, table.stored_keys(shape), kinds)
-    by_file: dict[int, list[_Content]] = {}
-    for content in keys:
-        by_file.setdefault(content.first, []).append(content)
     numbers = {unit: number for number, unit in enumerate(work.units) if isinstance(unit, str)}
     builder = RunBuilder()
     for path, live in table.snapshot.files.items():
-        contents = by_file.get(numbers.get(path, -1), [])
-        rows = pa.concat_tables(map(waiting.read, contents)).combine_chunks() if contents else None
+        of_file = keys.get(numbers.get(path, -1))
+        rows = None if of_file is None else pa.concat_tables(of_file).combine_chunks()
         arrays = [] if rows is None else [join_chunks(rows[name]) for name in table.keys]
         places = np.empty(0, np.int64) if rows is None else np.asarray(rows["row"])
         index.add_some(path, live.size, places, arrays, builder)
@@ -326,31 +306,8 @@ def _index_of(work: SpreadWork, table: OpenTable, shape: Shape, keys: list[_Cont
     return index
 
 
-def _split_again(
-    work: SpreadWork, table: OpenTable, shape: Shape, events: list[_Content], waiting: _Waiting
-) -> Iterator[list[_Content]]:
-    """The events of a bucket; where they are far more than others have, by some keys at a time."""
-    count = -(-sum(content.nbytes for content in events) // MOST_OF_BUCKET)
-    if count <= 1:
-        yield events
-        return
-    parts: list[list[_Content]] = [[] for _ in range(count)]
-    for content in events:
-        rows = waiting.read(content)
-        hashes = work.chains.replace(hash_keys(_key_arrays(rows, table, shape), work.secret).first)
-        for part, some in zip(parts, split_by_number(rows, bucket_numbers(hashes, count, level=1), count), strict=True):
-            if len(some):
-                part.append(_Content(content.first, content.last, some.nbytes, waiting.hold(some)))
-    yield from filter(None, parts)
-
-
-def _plan_keys(
-    work: SpreadWork, table: OpenTable, shape: Shape, events: list[_Content], waiting: _Waiting
-) -> PlannedBucket:
-    fold = PortionFold(work.schema) if work.may_leave_out else LastFold(work.schema)
-    for portion in _portions(sorted(events, key=lambda content: content.first), waiting):
-        fold.add_portion(portion)
-    rows = fold.fold_rows()
+def _plan_keys(work: SpreadWork, table: OpenTable, shape: Shape, events: Bucket) -> PlannedBucket:
+    rows = fold_bucket(events, work.schema, leaves_out=work.may_leave_out)
     where = str(table.files)
     changes = upsert_rows.changes_of(rows, work.schema, shape, where, merged=work.merged, begins=work.begins)
     keys, unknown = plan_keys(table, changes, shape)
@@ -367,38 +324,3 @@ def _plan_keys(
 
 def _among(rows: pa.Table, waiting: Collection[Key], schema: TableSchema) -> set[Key]:
     return set(waiting).intersection(upsert_rows.keys_of(rows, schema)) if waiting else set()
-
-
-def _portions(events: list[_Content], waiting: _Waiting) -> Iterator[pa.Table]:
-    """The events in portions that follow one another: one ends only where all its events are older than all that come
-    after."""
-    portion: list[pa.Table] = []
-    size = 0
-    ends = accumulate(events, lambda last, content: max(last, content.last), initial=-1)
-    for content, last_before in zip(events, ends, strict=False):
-        if size >= PORTION_BYTES and last_before < content.first:
-            yield pa.concat_tables(portion)
-            portion = []
-            size = 0
-        portion.append(waiting.read(content))
-        size += content.nbytes
-    yield pa.concat_tables(portion)
-
-
-class LastFold:
-    """The fold where no event leaves a column out, portion by portion: it holds the last event of each key."""
-
-    def __init__(self, schema: TableSchema) -> None:
-        self._schema = schema
-        self._last: pa.Table | None = None
-
-    def add_portion(self, portion: pa.Table) -> None:
-        """Takes in some events."""
-        events = portion if self._last is None else pa.concat_tables([self._last, portion])
-        last, born = fold_on_driver.last_events(events.combine_chunks(), self._schema)
-        self._last = last.set_column(last.column_names.index("created"), "created", born)
-
-    def fold_rows(self) -> pa.Table:
-        """The folded rows."""
-        assert self._last is not None
-        return fold_on_driver.folded_rows(self._last, self._last["created"], self._schema)

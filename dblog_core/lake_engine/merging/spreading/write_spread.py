@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -22,7 +21,6 @@ import pyarrow.parquet as pq
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import TableFiles
-from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import load_json
@@ -31,10 +29,10 @@ from dblog_core.delta_writer.upserting.upsert_apart import commit_planned
 from dblog_core.errors import DblogError
 from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events import fold_on_driver
-from dblog_core.lake_engine.events.event_buckets import Chains, find_chains
-from dblog_core.lake_engine.events.key_buckets import KeyRanges
+from dblog_core.lake_engine.events.key_chains import KeyHasher, find_staged_chains
+from dblog_core.lake_engine.events.staged_events import has_left_out_values
 from dblog_core.lake_engine.merging.spreading import tasks
+from dblog_core.lake_engine.merging.spreading.key_ranges import KeyRanges
 from dblog_core.lake_engine.merging.spreading.tasks import PlannedBucket, SpreadWork
 from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
@@ -143,36 +141,20 @@ def _plan_job(
     first = _FirstColumn.of(staging, work, schema, shape[schema.key[0]].type)
     parts: list[Work | str] = [replace(work, files=(file,), chunks=()) for file in work.files]
     parts += [replace(work, files=(), chunks=(chunk,)) for chunk in work.chunks]
-    may_leave_out = fold_on_driver.has_unchanged_toast(work)
     return SpreadWork(
         schema=schema,
         version=table.snapshot.version,
         units=(*parts, *_files_to_scan(table, shape, first.ends)),
-        may_leave_out=may_leave_out,
+        may_leave_out=has_left_out_values(work),
         buckets=count,
         ranges=KeyRanges.of_sample(first.sample, count),
         secret=secret,
-        chains=_find_chains(staging, table, shape, work, schema, secret),
+        chains=find_staged_chains(staging, work, schema, KeyHasher(secret, tuple(shape[n].type for n in table.keys))),
         merged=merged,
         begins=work.first_offset,
         below=work.last_truncate,
         waiting=frozenset(waiting),
     )
-
-
-def _find_chains(
-    staging: Staging, table: OpenTable, shape: Shape, work: Work, schema: TableSchema, secret: bytes
-) -> Chains:
-    """The keys that changes of key lead between where a row keeps values."""
-    changing = tuple(file for file in work.files if file.has_moves and file.has_unchanged)
-    old, new = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
-    if changing:
-        for events in fold_on_driver.read_events(staging, replace(work, files=changing, chunks=()), schema):
-            moved = events.filter(pc.and_(events["moved"], events["unchanged"].is_valid()))
-            for hashes, name in ((old, "m"), (new, "k")):
-                keys = [join_chunks(moved[f"{name}{i}"].cast(shape[key].type)) for i, key in enumerate(table.keys)]
-                hashes.append(hash_keys(keys, secret).first)
-    return find_chains(np.concatenate(old), np.concatenate(new))
 
 
 def _plans(spread: Spread, work: SpreadWork) -> Iterator[PlannedBucket]:

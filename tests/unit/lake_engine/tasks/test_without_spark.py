@@ -21,12 +21,11 @@ from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, TableStatus, history_location, read_status
 from dblog_core.lake.task_requests import AdoptRequest
 from dblog_core.lake.task_results import AdoptResult, RebuildResult
-from dblog_core.lake_engine.events import event_buckets
-from dblog_core.lake_engine.history import last_lines
+from dblog_core.lake_engine.events import key_buckets, last_rows
 from dblog_core.lake_engine.merging.table_merge import TableMerge
 from dblog_core.lake_engine.tables import log
 from dblog_core.lake_engine.tables.column_types import OFFSET
-from dblog_core.lake_engine.tasks import rebuild, refold
+from dblog_core.lake_engine.tasks import rebuild
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from tests.spark.asked import ask, ask_well, dies, replay
@@ -46,12 +45,12 @@ def lake(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     """Of the small parts each has a few rows: buckets of events, what is folded at a time, and files."""
     if request.param == "small parts":
         for module, name in (
-            (event_buckets, "BUCKET_ROWS"),
-            (event_buckets, "GROUP_EVENTS"),
-            (event_buckets, "DISTRIBUTED_BYTES"),
-            (refold, "_PORTION"),
+            (key_buckets, "BUCKET_ROWS"),
+            (key_buckets, "GROUP_EVENTS"),
+            (key_buckets, "DISTRIBUTED_BYTES"),
+            (key_buckets, "PORTION_BYTES"),
             (rebuild, "_FILE_BYTES"),
-            (last_lines, "_BUCKET_LINES"),
+            (last_rows, "SORTED_ROWS"),
         ):
             monkeypatch.setattr(module, name, 20)
     empty = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")

@@ -1,7 +1,8 @@
-"""Works of a few MiB, read, checked and folded on the driver with Arrow.
+"""Staged rows read as events, in the newest shape of their table: lines of the log, and rows of dumps.
 
-The fold is that of `fold.last_rows`: the last event of each key; or, where the log left columns out, that of
-`fold.column_by_column` with the changes of key resolved (`portion_fold`).
+An event has `offset`, `op`, `origin`, `position`, `commit_time`, whether it is a birth (`created`), its key as k0, k1,
+… and its image as v0, v1, … Where the log left values out it also has their names (`unchanged`), and of a change of key
+(`moved`) the old key as m0, m1, …
 """
 
 from __future__ import annotations
@@ -14,13 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.lake.merge_plan import Work, split_at_renames
-from dblog_core.lake_engine.events import exact_casts, fold_unchanged_toast
-from dblog_core.lake_engine.events.folded_rows import PUT
-from dblog_core.lake_engine.events.portion_fold import PortionFold, struct_of
+from dblog_core.lake_engine.events import exact_casts, unchanged_values
 from dblog_core.model import column_defaults
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
@@ -43,38 +41,15 @@ _META = {
     "commit_time": pa.timestamp("us", tz="UTC"),
 }
 
-_NOTHING = pa.table({"offset": pa.nulls(0, pa.int64())})
-
 
 def is_small(work: Work) -> bool:
-    """Whether all rows of the work have room on the driver, unless it turns out that they decode to far more."""
+    """Whether memory has room for all rows of the work, unless it turns out that they decode to far more."""
     return work.rows <= MAX_ROWS and work.bytes <= MAX_BYTES
 
 
-def has_unchanged_toast(work: Work) -> bool:
-    """Whether the log left columns out."""
+def has_left_out_values(work: Work) -> bool:
+    """Whether the log left values out."""
     return any(f.has_unchanged for f in work.files)
-
-
-def fold_work(staging: Staging, work: Work, schema: TableSchema) -> pa.Table | None:
-    """The folded rows of the work; None where they turn out to be too large for the driver. Where the log left columns
-    out, `origin_key` is the key whose row in the lake has the columns of `unchanged_toast`.
-
-    Raises CorruptSegment for a file that is missing or not the one that the manifest names.
-    """
-    parts: list[pa.Table] = []
-    size = 0
-    for part in read_events(staging, work, schema):
-        size += part.nbytes
-        if size > MAX_DECODED:
-            return None
-        parts.append(part)
-    if has_unchanged_toast(work):
-        fold = PortionFold(schema)
-        fold.add_portion(pa.concat_tables(parts))
-        return fold.fold_rows() if fold.keys else _NOTHING
-    events = pa.concat_tables(parts).combine_chunks() if parts else _NOTHING
-    return folded_rows(*last_events(events, schema), schema) if len(events) else _NOTHING
 
 
 def read_events(
@@ -86,12 +61,12 @@ def read_events(
     `with_unchanged`: with `unchanged`, `moved` and old keys, whatever the log left out. `for_history`: so too, with
     `transaction` and `key_only`; the image of a deleted row is the one that the log has.
     """
-    unchanged_toast = with_unchanged or for_history or has_unchanged_toast(work)
+    with_unchanged = with_unchanged or for_history or has_left_out_values(work)
     chunks = deque(sorted(work.chunks, key=lambda chunk: chunk.first_offset))
 
     def read_chunk(chunk: ChunkRef) -> Iterator[pa.Table]:
         for events in _read_chunk(staging, work, chunk, schema):
-            events = _add_unchanged(events, schema) if unchanged_toast else events
+            events = _add_unchanged(events, schema) if with_unchanged else events
             yield _add_told(events) if for_history else events
 
     for lines, shape, later in _read_lines(staging, work):
@@ -100,7 +75,7 @@ def read_events(
             yield from read_chunk(chunks.popleft())
         # Before their values are cast: what vanishes need not fit the lake.
         lines = lines.filter(pc.greater(lines["offset"], work.removed_upto)) if work.removed_upto else lines
-        events = _log_events(lines, shape, schema, later, unchanged_toast=unchanged_toast)
+        events = _log_events(lines, shape, schema, later, with_unchanged=with_unchanged)
         yield _add_told(events, lines, shape, schema, later) if for_history else events
     for chunk in chunks:
         yield from read_chunk(chunk)
@@ -147,32 +122,25 @@ def _join_batches(batches: list[pa.RecordBatch]) -> pa.Table:
     return joined if len(batches) == 1 else joined.combine_chunks()  # which would copy a single one
 
 
-def last_events(events: pa.Table, schema: TableSchema) -> tuple[pa.Table, pa.ChunkedArray]:
-    """The last event of each key, and whether the key has a birth; `events` has its key as k0, k1, …"""
-    keys = {f"k{i}": fold_unchanged_toast.with_equal_bytes(events[f"k{i}"]) for i in range(len(schema.key))}
-    grouped = pa.table({**keys, "offset": events["offset"], "created": events["created"]})
-    newest = grouped.group_by(list(keys), use_threads=False).aggregate([("offset", "max"), ("created", "any")])
-    last = events.take(pc.index_in(newest["offset_max"], join_chunks(events["offset"]))).combine_chunks()
-    return last, newest["created_any"]
-
-
-def folded_rows(last: pa.Table, created: pa.Array | pa.ChunkedArray, schema: TableSchema) -> pa.Table:
-    """Folded rows from the last event of each key; `created`: whether one of the key's events is a birth."""
-    deleted = pc.equal(last["op"], DELETE)
-    return pa.table(
-        {
-            "key": struct_of(last, [f"k{i}" for i in range(len(schema.key))], list(schema.key)),
-            "op": pc.if_else(deleted, DELETE, PUT),
-            **{name: last[name] for name in ("offset", "position", "commit_time", "origin")},
-            "inserted": pc.and_not(created, deleted),
-            "unchanged_toast": pa.nulls(len(last), pa.list_(pa.string())),
-            "row": struct_of(last, [f"v{i}" for i in range(len(schema.columns))], [c.name for c in schema.columns]),
-        }
-    )
+def join_up_to(size: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of all tables in their order, so many bytes at a time."""
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for table in tables:
+        if not len(table):
+            continue
+        waiting.append(table)
+        waiting_bytes += table.nbytes
+        if waiting_bytes >= size:
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting = []
+            waiting_bytes = 0
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
 
 
 def _log_events(
-    lines: pa.Table, shape: TableSchema, schema: TableSchema, later: Renames, *, unchanged_toast: bool
+    lines: pa.Table, shape: TableSchema, schema: TableSchema, later: Renames, *, with_unchanged: bool
 ) -> pa.Table:
     meta = {name: _column(lines, name, kind) for name, kind in _META.items()}
     deleted = pc.equal(meta["op"], DELETE)
@@ -180,7 +148,7 @@ def _log_events(
     after = _image(lines, "after", shape, later)
     created = pc.equal(meta["op"], CREATE)
     values = _values(after, schema, meta["offset"], later)
-    if not unchanged_toast:
+    if not with_unchanged:
         keys = {
             f"k{i}": pc.if_else(deleted, before[c.name], after[c.name]).cast(c.type)
             for i, c in enumerate(schema.key_columns)
@@ -189,7 +157,7 @@ def _log_events(
     unchanged = _rename_unchanged(_column(lines, "unchanged", pa.list_(pa.string())), shape, later)
     keys = {}
     for i, c in enumerate(schema.key_columns):  # a key so large that the log leaves it out of `after` is in `before`
-        in_before = pc.or_(deleted, pa.array(fold_unchanged_toast.mask_unchanged(unchanged, c.name)))
+        in_before = pc.or_(deleted, pa.array(unchanged_values.mask_unchanged(unchanged, c.name)))
         keys[f"k{i}"] = pc.if_else(in_before, before[c.name], after[c.name]).cast(c.type)
     events = pa.table({**meta, "created": created, **keys, **values})
     olds = _image(lines, "moved_from", TableSchema(shape.table, shape.key_columns, shape.key), later)

@@ -10,7 +10,7 @@ import pytest
 
 from dblog_core.lake import merge_plan
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events import fold_on_driver
+from dblog_core.lake_engine.events import staged_events
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from tests.spark.segments import SegmentBuilder, table
@@ -54,7 +54,7 @@ def _rows(parts: list[pa.Table]) -> list[tuple[object, ...]]:
 
 
 def test_lines_of_one_shape_come_together_with_what_each_shape_means(build: SegmentBuilder) -> None:
-    parts = list(fold_on_driver.read_events(build.staging, _work(build), THIRD))
+    parts = list(staged_events.read_events(build.staging, _work(build), THIRD))
     assert [len(part) for part in parts] == [30, 30, 30]
     rows = _rows(parts)
     assert [row[1] for row in rows] == [row[2] for row in rows] and all(a[0] < b[0] for a, b in pairwise(rows))
@@ -64,11 +64,11 @@ def test_lines_of_one_shape_come_together_with_what_each_shape_means(build: Segm
 
 
 def test_no_more_comes_together_than_the_limit(build: SegmentBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = _rows(list(fold_on_driver.read_events(build.staging, _work(build), THIRD)))
+    whole = _rows(list(staged_events.read_events(build.staging, _work(build), THIRD)))
     sizes = [batch.nbytes for file in _work(build).files for batch in build.staging.log_batches(file)]
     for limit, most in ((1, 10), (2 * max(sizes), 20)):
-        monkeypatch.setattr(fold_on_driver, "TOGETHER", limit)
-        parts = list(fold_on_driver.read_events(build.staging, _work(build), THIRD))
+        monkeypatch.setattr(staged_events, "TOGETHER", limit)
+        parts = list(staged_events.read_events(build.staging, _work(build), THIRD))
         assert max(len(part) for part in parts) == most and _rows(parts) == whole
 
 
@@ -81,7 +81,7 @@ def test_a_rename_without_another_shape_parts_the_lines(tmp_path: Path) -> None:
     build.schema(shape, renamed={"a": "b", "b": "a"})
     build.create(shape, {"id": 2, "a": "x", "b": "y"})
     build.seal()
-    parts = list(fold_on_driver.read_events(build.staging, _work(build), shape))
+    parts = list(staged_events.read_events(build.staging, _work(build), shape))
     assert [(row["k0"], row["v1"], row["v2"]) for part in parts for row in part.to_pylist()] == [
         (1, "y", "x"),
         (2, "x", "y"),

@@ -1,8 +1,11 @@
-"""Where the log left columns out (unchanged TOAST of PostgreSQL), and where a dump says rows again: where values stand.
+"""Values that the log left out (unchanged TOAST of PostgreSQL), and rows that a dump says again: where the values are.
 
 Events are followed in their order, once, without their values. Of each key that lives it is known for every column that
-the log may leave out where its value stands: in an event, in the lake's row that a key had before all events, or
-nowhere. A change of key takes the places of the old key along, so that chains of them cost no more than their length.
+the log may leave out where its value is: in an event, in the lake's row that a key had before all events, or nowhere. A
+change of key takes the places of the old key along, so that chains of them cost no more than their length.
+
+The fold of a merge (`fold`) and the former values of a history follow the same walk. It goes over portions of events:
+memory holds one portion, and of those before it the events with a value that a later event may keep.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.model.events import CREATE, DELETE
+from dblog_core.model.schema import TableSchema
 
 Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -144,20 +148,89 @@ class Walk:
         return _NOWHERE, (_NOWHERE,) * self.columns
 
 
+class PortionWalk:
+    """The walk over the events of one table, which `schema` is the shape of.
+
+    Events have their key as k0, k1, … (before a change of it: m0, m1, …), and their image as v0, v1, …
+    """
+
+    def __init__(self, schema: TableSchema, columns: int) -> None:
+        """`columns`: how many the log may leave out (`Walk`)."""
+        self.walk = Walk(columns)
+        self.keys = pa.table({f"k{i}": pa.array([], c.type) for i, c in enumerate(schema.key_columns)})
+        """By number, those too that rows had before a change."""
+        self.events: pa.Table | None = None
+        """Those that are held, by number."""
+        self._old_columns = [f"m{i}" for i in range(len(schema.key))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the events that are held."""
+        return 0 if self.events is None else int(self.events.nbytes)
+
+    def hold(self, portion: pa.Table) -> int:
+        """Holds the events of a portion; the number of the first one."""
+        first = 0 if self.events is None else len(self.events)
+        self.events = portion if self.events is None else pa.concat_tables([self.events, portion])
+        return first
+
+    def drop_events(self, last: Ids | None = None) -> Ids:
+        """Drops the events that have no value which may still be kept, and are not of the numbers `last`. Returns by
+        their present numbers the new ones, or -1."""
+        assert self.events is not None
+        used = np.zeros(len(self.events), np.bool_)
+        used[self.walk.value_events()] = True
+        if last is not None:
+            used[last] = True
+        places = np.flatnonzero(used)
+        moved_to = np.full(len(used), -1, np.int64)
+        moved_to[places] = np.arange(len(places))
+        self.walk.move_events(moved_to)
+        self.events = self.events.take(pa.array(places)).combine_chunks()
+        return moved_to
+
+    def number_keys(self, portion: pa.Table) -> tuple[Ids, Ids]:
+        """The numbers of the portion's keys, and of those that rows had before; -1: they had none."""
+        names = self.keys.column_names
+        new_keys = [portion[name] for name in names]
+        old_keys = [portion[name] for name in self._old_columns]
+        earlier_keys = [self.keys[name] for name in names]
+        has_old: Flags = np.asarray(portion["moved"])
+        codes = np.concatenate(number_keys(earlier_keys, new_keys, old_keys))
+        in_use = np.concatenate([np.ones(len(self.keys) + len(portion), np.bool_), has_old])
+        # What is known comes first, so that each keeps its number; the others get theirs in the order of their codes.
+        distinct, first = np.unique(codes[in_use], return_index=True)
+        places = np.flatnonzero(in_use)[first]
+        numbers = np.full(int(codes.max()) + 1, -1, np.int64)
+        is_known = places < len(self.keys)
+        numbers[distinct[is_known]] = places[is_known]
+        new = places[~is_known]
+        numbers[distinct[~is_known]] = len(self.keys) + np.arange(len(new))
+        every = {
+            name: pa.chunked_array([*a.chunks, *b.chunks, *c.chunks], b.type)
+            for name, a, b, c in zip(names, earlier_keys, new_keys, old_keys, strict=True)
+        }
+        split = len(self.keys)
+        self.keys = pa.concat_tables([self.keys, pa.table(every).take(pa.array(new))]).combine_chunks()
+        own_numbers = numbers[codes[split : split + len(portion)]]
+        old_numbers = np.where(has_old, numbers[codes[split + len(portion) :]], -1)
+        return own_numbers, old_numbers
+
+
 def number_keys(*groups: Sequence[pa.ChunkedArray]) -> list[Ids]:
     """The numbers of keys, equal for equal ones, over several lists of them: each is the columns of a key."""
     sizes = [len(columns[0]) for columns in groups]
     numbers = np.zeros(sum(sizes), np.int64)
     for parts in zip(*groups, strict=True):
         column = pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
-        encoded = with_equal_bytes(column).combine_chunks().dictionary_encode(null_encoding="encode")
+        encoded = _with_equal_bytes(column).combine_chunks().dictionary_encode(null_encoding="encode")
         encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
         codes = np.asarray(encoded.indices, np.int64)
         _, numbers = np.unique(numbers * (len(encoded.dictionary) + 1) + codes, return_inverse=True)
     return np.split(numbers.astype(np.int64), np.cumsum(sizes)[:-1])
 
 
-def with_equal_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _with_equal_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of a key in which equal values have the same bytes: to the sources -0.0 is 0.0, and NaN equals NaN."""
     if not pa.types.is_floating(column.type):
         return column
@@ -173,3 +246,12 @@ def mask_unchanged(unchanged: pa.ChunkedArray, name: str) -> Flags:
     parents = pc.list_parent_indices(lists)
     mask[np.asarray(parents.filter(pc.equal(pc.list_flatten(lists), name)))] = True
     return mask
+
+
+def list_names(named: dict[str, Flags], count: int) -> pa.Array:
+    """By row the names of the masks that it is in; NULL without one."""
+    if not any(mask.any() for mask in named.values()):
+        return pa.nulls(count, pa.list_(pa.string()))
+    names = np.array(list(named), np.object_)
+    masks: npt.NDArray[np.bool_] = np.stack([np.zeros(count, np.bool_), *named.values()], axis=1)[:, 1:]
+    return pa.array([names[mask].tolist() or None for mask in masks], pa.list_(pa.string()))
