@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from dblog_core.errors import CorruptSegment, SegmentReplaced, SegmentTaken, StagingError
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.table_spool import SpoolFile
+from dblog_core.rows.disk_spool import SpoolFile
 from dblog_core.staging import inline_rows, log_start, manifest_runs, parquet
 from dblog_core.staging.compaction_blocks import Block, manifest_path
 from dblog_core.staging.inline_rows import OPTIONAL

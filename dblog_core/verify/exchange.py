@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.table_spool import SpooledTable, TableSpool
+from dblog_core.rows.disk_spool import SpooledTable, TableSpool
 
 # More would only wait: the source is read for one table at a time.
 TOGETHER = 2

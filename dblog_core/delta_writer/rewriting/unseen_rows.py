@@ -16,7 +16,7 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import row_stretches, stored_count
-from dblog_core.rows.table_spool import SpooledTables, spooled_array
+from dblog_core.rows.disk_spool import SpooledTables, spooled_array
 
 
 @dataclass(frozen=True, slots=True)

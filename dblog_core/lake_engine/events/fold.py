@@ -38,7 +38,7 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import SpooledTables
+from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.staging import Staging
 
 PUT = "p"

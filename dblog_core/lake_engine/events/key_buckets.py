@@ -24,7 +24,7 @@ from dblog_core.lake_engine.events import staged_events
 from dblog_core.lake_engine.events.key_chains import KeyHasher, Words, find_staged_chains
 from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.table_spool import SpooledTable, TableSpool
+from dblog_core.rows.disk_spool import SpooledTable, TableSpool
 from dblog_core.staging import Staging
 
 MOST_BUCKETS = 256

@@ -18,7 +18,7 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import SpooledTables, spooled_array
+from dblog_core.rows.disk_spool import SpooledTables, spooled_array
 from dblog_core.staging import Staging
 
 Words = npt.NDArray[np.uint64]

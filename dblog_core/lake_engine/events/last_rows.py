@@ -17,7 +17,7 @@ from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.lake_engine.events.key_buckets import KeyBuckets
 from dblog_core.lake_engine.events.unchanged_values import Flags, Ids
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import spooled_array
+from dblog_core.rows.disk_spool import spooled_array
 
 SORTED_ROWS = 4_000_000
 """Whose hashes and offsets are put in order at once: they take up to 200 MiB meanwhile."""

@@ -29,7 +29,7 @@ from dblog_core.lake_engine.tables.column_types import (
 )
 from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.rows.table_spool import SpooledTables
+from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.schema_evolution.renames import describe_stale, is_stale
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark

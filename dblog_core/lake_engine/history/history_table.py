@@ -51,7 +51,7 @@ from dblog_core.lake_engine.tables.shaped_table import Described, ShapedTable
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
-from dblog_core.rows.table_spool import SpooledTables
+from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stale
 from dblog_core.staging import Staging

@@ -28,7 +28,7 @@ from dblog_core.lake_engine.tasks import answered_table, refold
 from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.lake_engine.tasks.refold import TableEvents
 from dblog_core.model.events import DELETE
-from dblog_core.rows.table_spool import SpooledTables
+from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import SpooledTable, TableSpool
+from dblog_core.rows.disk_spool import SpooledTable, TableSpool
 from dblog_core.verify.direct.key_numbers import Numbers
 
 Words = npt.NDArray[np.uint64]

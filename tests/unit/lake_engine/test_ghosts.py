@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from dblog_core.delta_writer.rewriting import unseen_rows
 from dblog_core.lake_engine.merging import deleted_rows
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows import table_spool
+from dblog_core.rows import disk_spool
 from dblog_core.staging import Staging
 from tests.spark.lakes import Crash, TestLake
 from tests.spark.segments import Row, table
@@ -25,7 +25,7 @@ PAIRS = table("pairs", key=("a", "b"), a=pa.int32(), b=pa.string(), v=pa.string(
 
 @pytest.fixture(params=[True, False], ids=["vectors", "copies"])
 def lake(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TestLake:
-    monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
+    monkeypatch.setattr(disk_spool, "_IN_MEMORY", 0)
     made = TestLake(None, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
     made.vectors = request.param
     return made

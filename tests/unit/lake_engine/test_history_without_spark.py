@@ -31,7 +31,7 @@ from dblog_core.lake_engine.history.lake_rows import find_rows
 from dblog_core.lake_engine.tables import create_table
 from dblog_core.lake_engine.tables.column_types import OFFSET, history_shape
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.table_spool import SpooledTables
+from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location

@@ -16,7 +16,7 @@ from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake import merge_plan
 from dblog_core.lake_engine.events import fold, key_buckets, key_chains, staged_events
 from dblog_core.lake_engine.events.fold import count_withheld
-from dblog_core.rows import table_spool
+from dblog_core.rows import disk_spool
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile
 from tests.spark.segments import SegmentBuilder, table
@@ -183,7 +183,7 @@ def test_buckets_that_have_no_room_are_split_again(
     monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 10)
     monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 20)
     monkeypatch.setattr(key_chains, "_SLICE", 3)
-    monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
+    monkeypatch.setattr(disk_spool, "_IN_MEMORY", 0)
     monkeypatch.setattr(staged_events, "MAX_ROWS", 20)
     lake = in_buckets(tmp_path, f"split {soak_seed}/{portion}")
     lake.source.add_unseen_rows(0.3)

@@ -14,7 +14,7 @@ from dblog_core.lake import merge_plan
 from dblog_core.lake_engine.events import fold, last_rows, staged_events
 from dblog_core.lake_engine.events.fold import Room
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows import table_spool
+from dblog_core.rows import disk_spool
 from dblog_core.staging import Staging, changelog
 from tests.spark.segments import SegmentBuilder, table
 from tests.spark.worlds import SHAPE, Oracle, WholeRows
@@ -161,7 +161,7 @@ def large_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """No staged file is read into memory as it is, and no array lies in memory."""
     monkeypatch.setattr(changelog, "_WHOLE_BYTES", 0)
     monkeypatch.setattr(changelog, "_PART_BYTES", 100)
-    monkeypatch.setattr(table_spool, "_IN_MEMORY", 0)
+    monkeypatch.setattr(disk_spool, "_IN_MEMORY", 0)
 
 
 @pytest.mark.usefixtures("large_files")

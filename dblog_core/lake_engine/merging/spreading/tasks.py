@@ -44,7 +44,7 @@ from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.table_spool import TableSpool
+from dblog_core.rows.disk_spool import TableSpool
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 

@@ -18,8 +18,8 @@ from dblog_core.lake_engine.events import fold, key_buckets, key_chains, last_ro
 from dblog_core.lake_engine.events.fold import FoldedRows, Room, fold_work
 from dblog_core.lake_engine.events.key_buckets import Bucket
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows import table_spool
-from dblog_core.rows.table_spool import TableSpool
+from dblog_core.rows import disk_spool
+from dblog_core.rows.disk_spool import TableSpool
 from dblog_core.staging import Staging
 from tests.spark.segments import Row, SegmentBuilder, table
 from tests.spark.worlds import Key, Line, Source, WholeRows
@@ -195,7 +195,7 @@ def randomize_sizes(dice: random.Random, monkeypatch: pytest.MonkeyPatch) -> Non
         key_chains: {"_SLICE": (3, 1 << 20)},
         last_rows: {"SORTED_ROWS": (20, 4_000_000), "SPOOLED_ROWS": (10, 1_000_000)},
         fold: {"PART_BYTES": (1, 48 << 20), "_ROOM": (Room(0), Room(128 << 20))},
-        table_spool: {"_IN_MEMORY": (0, 16 << 20)},
+        disk_spool: {"_IN_MEMORY": (0, 16 << 20)},
     }
     for module, names in sizes.items():
         for name, choices in names.items():
@@ -301,6 +301,6 @@ def test_the_fold_of_a_small_work_does_not_touch_the_disk(tmp_path: Path, soak_s
             source.change(world)
         builder.seal()
         work = merge_plan.plan_works(builder.staging.manifests(), lambda table: 0)[str(THIRD.table)]
-        with mock.patch.object(table_spool, "_open_file", side_effect=AssertionError("the disk is touched")):
+        with mock.patch.object(disk_spool, "_open_file", side_effect=AssertionError("the disk is touched")):
             rows = fold_work(builder.staging, work, THIRD)
             assert rows.is_small and len(rows) == len(next(iter(rows)))

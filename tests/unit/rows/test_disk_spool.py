@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from dblog_core.errors import LakeError
-from dblog_core.rows import table_spool
-from dblog_core.rows.table_spool import SpoolFile, spooled_array
+from dblog_core.rows import disk_spool
+from dblog_core.rows.disk_spool import SpoolFile, spooled_array
 
 
 @pytest.mark.parametrize("in_memory", [0, 1 << 20])
 def test_an_array_of_numbers_is_zeros_and_keeps_what_is_written(
     monkeypatch: pytest.MonkeyPatch, in_memory: int
 ) -> None:
-    monkeypatch.setattr(table_spool, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(disk_spool, "_IN_MEMORY", in_memory)
     numbers = spooled_array(10_000, np.int64)
     assert not numbers.any() and len(numbers) == 10_000
     numbers[::7] = 3
