@@ -17,7 +17,7 @@ from unittest import mock
 from dblog_core.errors import DblogError, LakeError, LeaseLost, StagingUnavailable
 from dblog_core.lake_engine.history.history_table import History
 from dblog_core.lake_engine.merge_rounds import Merger
-from dblog_core.lake_engine.merging import cuts, deleted_rows
+from dblog_core.lake_engine.merging import cuts, deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.storage.location import Location
 from tests.spark.lakes import Crash, TestLake
@@ -110,7 +110,7 @@ def count_points(points: Points) -> Iterator[None]:
     with ExitStack() as stack:
         for target, name, kind in (
             (LakeTable, "_create", lambda *_: "table"),
-            (LakeTable, "upsert", lambda *_: "mark"),
+            (upsert_rows, "write", lambda *_: "mark"),
             (deleted_rows, "remove_older", lambda *_: "truncate"),
             (History, "_create", lambda *_: "history table"),
             (History, "_append", _name_history),

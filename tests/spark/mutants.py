@@ -15,7 +15,7 @@ from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.merge_plan import next_sound_span
 from dblog_core.lake_engine.merge_rounds import Merger
-from dblog_core.lake_engine.merging import cuts, deleted_rows
+from dblog_core.lake_engine.merging import cuts, deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.fence import Fence
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.merge_records import Intent, Records
@@ -138,19 +138,19 @@ def a_newer_claim_is_not_looked_for() -> Patch:
 @contextlib.contextmanager
 def keys_are_withheld_after_the_commit() -> Iterator[None]:
     """What dies in between has left the rows out, and nobody asks for them."""
-    add, apply = Withheld.add, LakeTable.upsert
+    add, apply = Withheld.add, upsert_rows.write
     waiting = threading.local()
 
     def later(self: Withheld, table: str, keys: Iterable[Key]) -> None:
         waiting.add = lambda: add(self, table, keys)
 
-    def apply_and_withhold(self: LakeTable, *arguments: Any, **more: Any) -> Any:
+    def apply_and_withhold(*arguments: Any, **more: Any) -> Any:
         waiting.add = lambda: None
-        done = apply(self, *arguments, **more)
+        done = apply(*arguments, **more)
         waiting.add()
         return done
 
-    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "upsert", apply_and_withhold):
+    with mock.patch.object(Withheld, "add", later), mock.patch.object(upsert_rows, "write", apply_and_withhold):
         yield
 
 
@@ -158,8 +158,8 @@ def ghosts_are_told_by_their_keys_alone() -> Patch:
     """A row that was born while the dump went on is taken for a ghost."""
     remove = deleted_rows.remove_ghosts
 
-    def all_unseen(spark: Any, staging: Any, lake: Any, schema: Any, mark: LogMark, **more: Any) -> int:
-        return remove(spark, staging, lake, schema, replace(mark, since=mark.offset), **more)
+    def all_unseen(staging: Any, lake: Any, schema: Any, mark: LogMark, **more: Any) -> int:
+        return remove(staging, lake, schema, replace(mark, since=mark.offset), **more)
 
     return mock.patch.object(deleted_rows, "remove_ghosts", all_unseen)
 

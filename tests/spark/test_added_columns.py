@@ -119,7 +119,7 @@ def fill_columns(lake: TestLake, *, partial: bool) -> tuple[int, int]:
 
 @pytest.mark.in_turn("dies")
 @pytest.mark.parametrize(
-    ("dies", "partial"), [((), True), (("_fill",), False), (("merge", "upsert"), True)], ids=["none", "fill", "write"]
+    ("dies", "partial"), [((), True), (("_fill",), False), (("commit",), True)], ids=["none", "fill", "write"]
 )
 def test_an_added_column_has_its_constant_in_rows_from_before_by_the_merge_alone(
     lake: TestLake, monkeypatch: pytest.MonkeyPatch, dies: tuple[str, ...], partial: bool

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -19,10 +18,9 @@ from pyspark.sql import SparkSession
 from dblog_core.clock import SystemClock
 from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake.lake_status import State, read_status
-from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events.fold import fold_work
 from dblog_core.lake_engine.merging.merge_results import Applied
-from dblog_core.lake_engine.merging.table_merge import TableMerge
+from dblog_core.lake_engine.merging.table_merge import Share, TableMerge
 from dblog_core.staging import Staging, manifest, segment
 from dblog_core.staging.compaction import Compactor
 from tests.spark.lakes import TestLake
@@ -38,7 +36,8 @@ def merged_ids(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
     """The ids that were merged, by table."""
     rows: dict[str, list[int]] = {str(ONE.table): [], str(OTHER.table): []}
 
-    def apply(self: TableMerge, work: Work, number: int, **options: Any) -> Applied:
+    def apply(self: TableMerge, share: Share) -> Applied:
+        work = share.work
         schema = self._staging.schema(work.schema)
         for folded in fold_work(self._staging, work, schema):
             rows[work.table] += [key["id"] for key in folded["key"].to_pylist()]

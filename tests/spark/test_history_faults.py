@@ -8,7 +8,7 @@ import pytest
 
 from dblog_core.errors import LakeError
 from dblog_core.lake_engine.history.history_table import History
-from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging import upsert_rows
 from tests.fix_day import OfADay
 from tests.spark.history_lines import ITEMS, history_rows, item
 from tests.spark.lakes import Crash, TestLake
@@ -86,7 +86,7 @@ def test_a_table_that_stopped_after_its_history_goes_on_without_repeating_it(
         def fails(*_arguments: Any, **_more: Any) -> None:
             raise LakeError("the disk is full")
 
-        patched.setattr(LakeTable, "upsert", fails)
+        patched.setattr(upsert_rows, "write", fails)
         (merged,) = lake_with_history.merge()
         assert merged.tables[0].error is not None
     build.chunk(ITEMS, [item(1), item(2)])

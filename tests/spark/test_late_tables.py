@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from dblog_core.lake.lake_status import read_status
-from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.merge_rounds import Merger
 from dblog_core.lake_engine.merging.late_tables import LateTables, Shares
 from dblog_core.lake_engine.merging.merge_results import Applied
-from dblog_core.lake_engine.merging.table_merge import TableMerge
+from dblog_core.lake_engine.merging.table_merge import Share, TableMerge
 from tests.spark.faulty_runs import NAMES, Model, judge
 from tests.spark.lakes import Crash, TestLake
 from tests.waiting import PATIENCE_SECONDS
@@ -34,12 +33,13 @@ class SlowTable:
         self.fate = "goes on"
         apply = TableMerge.apply
 
-        def wait_and_apply(merge: TableMerge, work: Work, *args: Any, **more: Any) -> Applied | None:
+        def wait_and_apply(merge: TableMerge, share: Share) -> Applied | None:
+            work = share.work
             if work.table == SLOW:
                 assert self._let_go.wait(PATIENCE_SECONDS), "it was never let go"
                 if self.fate == "dies":
                     raise Crash
-            applied = apply(merge, work, *args, **more)
+            applied = apply(merge, share)
             if work.table == SLOW and self.fate == "dies after its commit":
                 raise Crash
             if work.table == QUICK:

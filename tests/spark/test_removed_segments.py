@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from unittest import mock
 
 import pyarrow as pa
@@ -10,9 +9,8 @@ import pytest
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import State, TableStatus, read_status
-from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.merging.merge_results import Applied
-from dblog_core.lake_engine.merging.table_merge import TableMerge
+from dblog_core.lake_engine.merging.table_merge import Share, TableMerge
 from dblog_core.maintenance import retention_needs
 from dblog_core.staging.retention import Retention
 from dblog_core.state.settings_in_force import LiveSettings
@@ -53,10 +51,10 @@ def _stop_items(lake: TestLake) -> None:
     lake.build.create(ITEMS, {"id": 4, "v": "four"})
     apply = TableMerge.apply
 
-    def fail(merge: TableMerge, work: Work, **how: Any) -> Applied:
-        if work.table == "shop.items":
-            raise LakeError("a fault of the table's own", where=work.table)
-        return apply(merge, work, **how)
+    def fail(merge: TableMerge, share: Share) -> Applied | None:
+        if share.work.table == "shop.items":
+            raise LakeError("a fault of the table's own", where=share.work.table)
+        return apply(merge, share)
 
     with mock.patch.object(TableMerge, "apply", fail):
         for _ in range(4):

@@ -15,9 +15,8 @@ import pytest
 
 from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
-from dblog_core.lake_engine.merging import deleted_rows
+from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
-from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables import log
 from dblog_core.storage.location import Location
 from tests.fix_day import OfADay
@@ -66,7 +65,7 @@ def _points(pause: Pause, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(target, name, call_paused)
 
     with monkeypatch.context() as patch:
-        before(LakeTable, "upsert", lambda table, *_: f"mark {table.path.path}")
+        before(upsert_rows, "write", lambda table, *_: f"mark {table.files.root.path}")
         for verb in ("create", "replace"):
             before(Location, verb, lambda path, *_, verb=verb: f"{verb} {path.path}")
         before(log, "check_unused", lambda path, *_: f"look {path.path}")
@@ -176,7 +175,7 @@ def test_who_has_lost_the_lake_removes_no_row_that_a_dump_has_not_met(lake: Test
     build.finished(ONE, "d1", since=since, since_segment=1)
     build.seal()
     (mark,) = [mark for manifest in lake.staging.manifests() for mark in manifest.marks if mark.dump == "d1"]
-    remove = partial(deleted_rows.remove_ghosts, lake.staging, tables=OpenTables())
+    remove = partial(deleted_rows.remove_ghosts, lake.staging)
     with pytest.raises(LeaseLost):
         remove(LakeTable(lake.table(ONE), ONE, app="shop", check=lose), ONE, mark, last=2)
     assert lake.rows(ONE) == rows

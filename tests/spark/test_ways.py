@@ -22,7 +22,6 @@ from dblog_core.lake_engine.events import fold, key_buckets, staged_events
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.merge_results import Merged
-from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables import create_table, delta_log_checkpoint, log
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
@@ -142,7 +141,7 @@ def test_a_table_that_is_made_without_spark_is_what_delta_makes(
 def test_a_table_that_is_emptied_may_get_what_needs_another_feature(lake: TestLake) -> None:
     LakeTable(lake.table(T), T, app="made", vectors=False).prepare()
     timed = table("t", id=pa.int64(), at=pa.timestamp("us"))
-    LakeTable(lake.table(T), timed, app="made", vectors=False).replace([], 1, OpenTables())
+    LakeTable(lake.table(T), timed, app="made", vectors=False).replace([], 1)
     detail = DeltaTable.forPath(lake.spark, str(lake.table(T))).detail().collect()[0]
     assert set(detail["tableFeatures"]) == {"timestampNtz", "appendOnly", "invariants"}
     assert "at" in lake.spark.read.format("delta").load(str(lake.table(T))).columns

@@ -11,7 +11,6 @@ from delta.tables import DeltaTable
 
 from dblog_core.lake_engine.merging import deleted_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
-from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
 from tests.spark.lakes import TestLake
@@ -107,10 +106,10 @@ def test_a_table_grows_wide_and_begins_anew(lake: TestLake) -> None:
     path = lake.table(grown)
     for number, shape in enumerate((narrow, grown, narrow), 1):
         made = LakeTable(path, shape, app="anew")
-        made.replace([], number, OpenTables())
+        made.replace([], number)
         names = lake.spark.read.format("delta").load(str(path)).columns
         assert names[: len(shape.columns)] == [c.name for c in shape.columns]
-        assert (STATISTICS in properties(lake, shape)) == (shape is grown) and made.is_settled(OpenTables())
+        assert (STATISTICS in properties(lake, shape)) == (shape is grown) and made.is_settled()
 
 
 @pytest.mark.parametrize("drop", [True, False])

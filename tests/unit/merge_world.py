@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.lake.lake_status import LakeStatus, State, read_status
-from dblog_core.lake.merge_plan import Span, Work
+from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.task_plans import ResetPlan
 from dblog_core.lake.task_requests import ResetRequest
 from dblog_core.lake.task_results import ResetResult
@@ -31,6 +31,7 @@ from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.late_tables import LateTables
 from dblog_core.lake_engine.merging.merge_records import Intent, Records
 from dblog_core.lake_engine.merging.merge_results import Applied
+from dblog_core.lake_engine.merging.table_merge import Share
 from dblog_core.lake_engine.merging.table_turn import TableTurn
 from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.merging.withheld_keys import Withheld
@@ -251,15 +252,16 @@ class World:
             gate.open("dies")
         raise Crash
 
-    def apply(self, lake: Lake, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool) -> Applied:
+    def apply(self, lake: Lake, share: Share) -> Applied:
         """In place of `TableMerge.apply`. What it finds wrong is kept: nobody asks for the outcome of who died."""
         try:
-            return self._apply(lake, work, number, span=span, merged=merged, is_repeated=is_repeated)
+            return self._apply(lake, share)
         except AssertionError as error:
             self.errors.append(error)
             raise
 
-    def _apply(self, lake: Lake, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool) -> Applied:
+    def _apply(self, lake: Lake, share: Share) -> Applied:
+        work, number, span, merged = share.work, share.number, share.span, share.merged
         name = work.table
         gate = Gate()
         with self._lock:
@@ -276,7 +278,7 @@ class World:
             raise LakeError("its own fault", where=name, fix="none")
         versions = self.versions[name]
         newest = versions[-1] if versions else Version(0, frozenset())
-        if not (is_repeated and newest.number == number):
+        if not (share.is_repeated and newest.number == number):
             if newest.number >= number:
                 raise LeaseLost("its number is taken", where=name)
             parts = [(f.first_offset, f.last_offset) for f in work.files]
@@ -342,8 +344,8 @@ def a_world(liar: random.Random | None = None) -> Iterator[World]:
         def __init__(self, staging: Staging, lake: Lake, withheld: Withheld, **_: Any) -> None:
             self._lake = lake
 
-        def apply(self, work: Work, number: int, *, span: Span, merged: int, is_repeated: bool, **_: Any) -> Applied:
-            return worlds[0].apply(self._lake, work, number, span=span, merged=merged, is_repeated=is_repeated)
+        def apply(self, share: Share) -> Applied:
+            return worlds[0].apply(self._lake, share)
 
     def newest_transaction(_: Location, app: str) -> int | None:
         versions = worlds[0].versions[app.rpartition(":")[2]]

@@ -32,7 +32,6 @@ from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
 from dblog_core.lake_engine.history.history_table import History
 from dblog_core.lake_engine.history.last_lines import HistoryLines, LastLines
 from dblog_core.lake_engine.merging.lake_table import LakeTable
-from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json
@@ -56,7 +55,6 @@ def remove_ghosts(
     mark: LogMark,
     *,
     last: int,
-    tables: OpenTables,
     history: History | None = None,
 ) -> int:
     """Removes the ghosts that the dump of `mark` shows, which the history tells first; how many. Again, it removes
@@ -83,7 +81,8 @@ def remove_ghosts(
                 return done
         raise overtaken_error(table, _ATTEMPTS)
 
-    done = lake.remove(tables, commit)
+    lake.check()
+    done = lake.commit(commit)
     return 0 if done is None else done.deleted
 
 
@@ -115,9 +114,10 @@ def _is_beyond(rows: pa.Table, schema: TableSchema, end: Any, compare: Callable[
     return inside
 
 
-def remove_older(lake: LakeTable, offset: int, tables: OpenTables) -> None:
+def remove_older(lake: LakeTable, offset: int) -> None:
     """TRUNCATE at `offset`: what came before goes."""
-    lake.remove(tables, lambda table, app: remove_rows_below(table, offset, f"{app}:truncated", offset))
+    lake.check()
+    lake.commit(lambda table, app: remove_rows_below(table, offset, f"{app}:truncated", offset))
 
 
 def append_ghosts_before(staging: Staging, history: History, schema: TableSchema, work: Work, *, last: int) -> None:

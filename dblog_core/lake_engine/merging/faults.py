@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
@@ -14,12 +12,10 @@ from dblog_core.lake.task_results import TaskResult
 FAULTS = (DblogError, pa.ArrowException, DeltaError)
 """What a table or its files may do to a task, in words for a person."""
 
+_LONGEST = 2000  # characters
+
 DEFECTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What our own code raises where it meets something that it was not written for."""
-
-
-_CALL = re.compile(r"^An error occurred while calling [\w.]+\.\s*: ")
-"""What Python's bridge to Java puts before Java's own words."""
 
 
 def outcome_of_fault(merge: int, error: Exception) -> Outcome[TaskResult]:
@@ -33,8 +29,5 @@ def describe_defect(error: Exception) -> str:
 
 
 def first_lines(error: Exception) -> str:
-    """What Spark says, without its stack."""
-    text = _CALL.sub("", str(error))
-    if "[USER_RAISED_EXCEPTION] " in text:  # our own words, from within a query
-        return text.split("[USER_RAISED_EXCEPTION] ")[1].split(" SQLSTATE: ")[0].strip()[:2000]
-    return text.split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
+    """The error's text, cut to what a person reads."""
+    return str(error).strip()[:_LONGEST]

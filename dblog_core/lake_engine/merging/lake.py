@@ -81,6 +81,7 @@ class Lake:
             location,
             schema,
             app=app,
+            tables=self.open_tables,
             check=self.check,
             dropped=dropped,
             renames=renames,
@@ -164,7 +165,7 @@ class Lake:
         exists = table is not None and table.exists()
 
         def is_empty() -> bool:
-            return table is None or not exists or table.is_empty(self.open_tables)
+            return table is None or not exists or table.is_empty()
 
         offset = span.first_offset - 1 if status is None else status.offset
         is_in_history = status is not None and status.told

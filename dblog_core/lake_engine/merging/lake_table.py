@@ -6,7 +6,7 @@ Every commit is also guarded by offsets, so that applying one again changes noth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -29,10 +29,7 @@ from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.json_variants import COMMENT, check_variants, json_columns, variant_name
-from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events.fold import FoldedRows
 from dblog_core.lake_engine.merging import upsert_rows
-from dblog_core.lake_engine.merging.spreading.write_spread import Spread, SpreadOutcome, write_spread
 from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables import (
     alter_table,
@@ -54,9 +51,7 @@ from dblog_core.lake_engine.tables.shaped_table import Described, ShapedTable
 from dblog_core.lake_engine.tables.skipping_columns import NAMED, missing_statistics, names_others
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
-from dblog_core.model.values import Key
 from dblog_core.schema_evolution.renames import Renames
-from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 
 VECTORS = "delta.enableDeletionVectors"
@@ -71,6 +66,7 @@ class LakeTable:
         schema: TableSchema,
         *,
         app: str,
+        tables: OpenTables | None = None,
         check: Callable[[], None] = lambda: None,
         dropped: DroppedColumns | None = None,
         renames: Renames | None = None,
@@ -79,12 +75,14 @@ class LakeTable:
         vectors: bool = True,
         spark_settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`check` raises LeaseLost once another may merge: it is asked right before every statement. `renames`: those
-        that led to the shape; `json_as_variant`: a column that is JSON has a VARIANT beside it; `vectors`: rows go by
-        deletion vectors; `settled`: tables where both are known to be so; `spark_settings`: may give a new table
-        properties (`create_table.default_properties`)."""
+        """`tables`: those that this process has open. `check` raises LeaseLost once another may merge: it is asked
+        right before every statement. `renames`: those that led to the shape. `json_as_variant`: a JSON column has a
+        VARIANT beside it. `vectors`: rows go by deletion vectors. `settled`: tables where both are known to be so.
+        `spark_settings`: may give a new table properties (`create_table.default_properties`).
+        """
         self._spark_settings = spark_settings
         self.check = check
+        self._tables = tables or OpenTables()
         self._json_as_variant = json_as_variant
         self._settled = settled if settled is not None else set()
         self._vectors = vectors
@@ -96,7 +94,7 @@ class LakeTable:
         self._shaped = ShapedTable(path, check)
         self._updates = RowUpdates(path, schema, check)
         self.committed: int | None = None
-        """The version that `upsert` has made."""
+        """The version that `commit` has made."""
 
     @property
     def name(self) -> TableName:
@@ -152,12 +150,12 @@ class LakeTable:
             if (column := next((c for c in self._schema.columns if c.name == name), None)) is not None:
                 self._updates.fill(column, value, offset, f"{self._app}:filled:{name}")
 
-    def is_settled(self, tables: OpenTables) -> bool:
+    def is_settled(self) -> bool:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
         process looks once at each table: what is wanted changes with the configuration alone, or the table's shape.
         Raises TableRefused."""
         if self.path not in self._settled:
-            about = tables.describe(self.path, self._schema, self.check)
+            about = self._tables.describe(self.path, self._schema, self.check)
             others = variants.plan(about.shape, self._schema, is_wanted=self._json_as_variant)
             if not others and not self._wanted_properties(about):
                 self._settled.add(self.path)
@@ -206,7 +204,7 @@ class LakeTable:
         had them."""
         self._updates.disown(merged, f"{self._app}:others", number)
 
-    def replace(self, rows: Iterable[pa.Table], number: int, tables: OpenTables, *, renamed: int = 0) -> None:
+    def replace(self, rows: Iterable[pa.Table], number: int, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole, in this shape, as merge `number` in place of all that the table
         has. Its versions continue. They come in parts, which can be gone through again. `renamed`: the offset of a
         rename in the shape that is still to be met."""
@@ -224,7 +222,7 @@ class LakeTable:
 
         fields = shape.json_value()["fields"]
         replacement = Replacement(fields, plan, new_rows)
-        self._commit(tables, lambda table, app: replace_rows(table, replacement, app, number))
+        self.commit(lambda table, app: replace_rows(table, replacement, app, number))
         self._settled.discard(self.path)
 
     def _plan_replacement(self, have: Mapping[str, str], shape: StructType, *, renamed: int) -> list[Change]:
@@ -241,9 +239,9 @@ class LakeTable:
         unset = [UnsetProperties((NAMED,))] if is_other and NAMED not in properties else []
         return [*unset, SetProperties(properties)]
 
-    def count_rows(self, tables: OpenTables) -> int:
+    def count_rows(self) -> int:
         """The rows of its newest version, by its log."""
-        table = tables.table(self.path, self._schema, self.check)
+        table = self.open()
         table.refresh()
         files = table.snapshot.files.values()
         dead = {live.path: table.dead_rows(live) for live in files}
@@ -275,97 +273,30 @@ class LakeTable:
         defaults = create_table.default_properties(self._spark_settings)
         return create_table.create_table(self.path, shape, {**defaults, **properties})
 
-    def remove(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
-        """Rows go by `commit`, which gets our name (None: it has found none)."""
-        self.check()
-        return self._commit(tables, commit)
-
-    def has_rows_upto(self, offset: int, tables: OpenTables) -> bool:
+    def has_rows_upto(self, offset: int) -> bool:
         """Whether the table may have rows up to this offset, by the statistics of its files."""
-        return upsert_rows.has_rows_upto(self.open(tables), offset)
+        return upsert_rows.has_rows_upto(self.open(), offset)
 
-    def is_empty(self, tables: OpenTables) -> bool:
+    def is_empty(self) -> bool:
         """Whether the table has no row."""
-        return upsert_rows.is_empty(self.open(tables))
+        return upsert_rows.is_empty(self.open())
 
-    def open(self, tables: OpenTables) -> OpenTable:
-        """The table, as those that are open have it."""
-        return tables.table(self.path, self._schema, self.check)
+    def open(self) -> OpenTable:
+        """The table as this process has it open."""
+        return self._tables.table(self.path, self._schema, self.check)
 
     def newest_merge(self) -> int | None:
         """The newest merge that has committed here."""
         return log.newest_transaction(self.path, self._app)
 
-    def upsert(
-        self,
-        rows: FoldedRows,
-        number: int,
-        tables: OpenTables,
-        *,
-        merged: int,
-        withhold: Callable[[list[Key]], None],
-        is_left: bool = False,
-        begins: int | None = None,
-        below: int | None = None,
-        mends: Collection[str] = (),
-    ) -> Upserted:
-        """Commits folded rows as merge `number`, by `upsert_rows.write`, with what it takes."""
-        write = partial(
-            upsert_rows.write,
-            merged=merged,
-            withhold=withhold,
-            is_left=is_left,
-            begins=begins,
-            below=below,
-            mends=mends,
-        )
-        done = self._commit(tables, lambda table, app: write(table, rows, self._schema, app, number))
-        assert done is not None, "a merge of rows commits"
-        return done
-
-    def upsert_spread(
-        self,
-        spread: Spread,
-        staging: Staging,
-        work: Work,
-        number: int,
-        tables: OpenTables,
-        *,
-        merged: int,
-        withhold: Callable[[list[Key]], None],
-        waiting: Collection[Key],
-    ) -> SpreadOutcome:
-        """Commits a work as merge `number` by executors, by `spread.write_spread`, with what it takes."""
-        outcomes: list[SpreadOutcome] = []
-
-        def write(table: OpenTable, app: str) -> Upserted:
-            outcomes.append(
-                write_spread(
-                    spread,
-                    staging,
-                    table,
-                    work,
-                    self._schema,
-                    app,
-                    number,
-                    merged=merged,
-                    withhold=withhold,
-                    waiting=waiting,
-                )
-            )
-            return outcomes[0].counts
-
-        self._commit(tables, write)
-        return outcomes[0]
-
-    def _commit(self, tables: OpenTables, commit: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
-        """Takes in what `commit` has done, which gets our name; None: it had nothing to do."""
-        table = self.open(tables)
-        done = commit(table, self._app)
+    def commit(self, write: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
+        """Has `write` commit to the open table, by our name in its log. None: it had nothing to do."""
+        table = self.open()
+        done = write(table, self._app)
         if done is None or done.already:
             return done
         self.committed = done.version
         log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
         if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
-            tables.checkpoints.ask(self.path)
+            self._tables.checkpoints.ask(self.path)
         return done

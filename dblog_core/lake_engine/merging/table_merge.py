@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits, table_commits
@@ -39,8 +38,26 @@ class LookFirst(Exception):
     """What others have committed must be known before the next step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One table's share of a merge.
+
+    `number`: the merge's. `span`: of the log that it takes. `status`: as the last merge left the table. `merged`: the
+    highest offset that one of our rows can have before this merge. `is_repeated`: an earlier run may have committed it.
+    `left_at`: the version at which this process left the table, which still has that commit; None: not known.
+    """
+
+    work: Work
+    number: int
+    span: Span
+    status: TableStatus | None
+    merged: int
+    is_repeated: bool
+    left_at: int | None = None
+
+
 class TableMerge:
-    """Applies works of one table after another."""
+    """Applies shares of one table after another."""
 
     def __init__(
         self,
@@ -59,87 +76,86 @@ class TableMerge:
         self._is_left = False
         """Whether the table is known to be as we have left it, without a look whether others have committed since."""
 
-    def apply(
-        self,
-        work: Work,
-        number: int,
-        *,
-        span: Span,
-        status: TableStatus | None,
-        merged: int,
-        is_repeated: bool,
-        left_at: int | None = None,
-    ) -> Applied | None:
-        """Applies the work as part of merge `number` of `span`; None for a table without a key that has no history.
+    def apply(self, share: Share) -> Applied | None:
+        """What became of the share; None for a table without a key that has no history.
 
-        `status`: what the last merge left here; `merged`: the highest offset that one of our rows can have before this
-        merge; `is_repeated`: an earlier run may have committed it; `left_at`: where this process has left the table,
-        which still has that commit. Then raises Overtaken where others have committed since, and LookFirst where that
-        would have to be known.
+        With `left_at`, raises Overtaken where others have committed since, and LookFirst where that would have to be
+        known.
         """
         began = time.monotonic()
-        work = self._lake.work_to_merge(work, self._staging.schema(work.schema))
-        self._is_left = left_at is not None
-        version = self._look_at_table(work) if left_at is None else left_at
-        schema, dropped = self._shape(work, status, version)
+        work = self._lake.work_to_merge(share.work, self._staging.schema(share.work.schema))
+        share = replace(share, work=work)
+        self._is_left = share.left_at is not None
+        version = self._look_at_table(work) if share.left_at is None else share.left_at
+        schema, dropped = self._shape(work, share.status, version)
         history = self._lake.history_of(schema, work.renames)
-        gap = None if history is None else foreign_commits.find_history_gap(history.path, status)
-        left = status if is_repeated and gap is not None else None
-        if gap is not None and status is not None:
+        gap = None if history is None else foreign_commits.find_history_gap(history.path, share.status)
+        left = share.status if share.is_repeated and gap is not None else None
+        if gap is not None and share.status is not None:
             _log.warning("%s: its history begins again, since it may lack lines: %s", work.table, gap)
-            status = replace(status, told=False)
+            share = replace(share, status=replace(share.status, told=False))
         if not schema.key:
-            _check_never_had_key(schema, status)
-            if history is None:
-                return None
-            applied = self._apply_keyless(work, schema, history, span, status, began)
-            return _with_history(applied, history, gap, left)
-        lake = self._lake.table(schema, dropped, work.renames)
-        since = seen = status.version if status else None
-        committed = is_repeated and version is not None and lake.newest_merge() == number
-        damage: str | None = None
-        damaged_at: int | None = None
-        if not committed and seen is not None and (version is not None or from_dump(work).floor is None):
-            assert status is not None
-            commit = status.commit if left_at is None else None  # that this process has left it so is known
-            answered = answer_commits(lake, after=seen, commit=commit, merged=merged, newest=version)
-            seen = version = answered.version
-            damage = answered.damage
-            damaged_at = None if damage is None else merged
-        counted = Counted(lake.path, since if is_repeated else version)
+            _check_never_had_key(schema, share.status)
+            applied = None if history is None else self._apply_keyless(share, schema, history)
+        else:
+            lake = self._lake.table(schema, dropped, work.renames)
+            applied = self._apply_keyed(share, schema, lake, history, version)
+        if applied is None:
+            return None
+        applied = replace(applied, seconds=round(time.monotonic() - began, 3))
+        return applied if history is None else _with_history(applied, history, gap, left)
+
+    def _apply_keyed(
+        self, share: Share, schema: TableSchema, lake: LakeTable, history: History | None, version: int | None
+    ) -> Applied:
+        """`version`: the lake table's before the share; None: there is none."""
+        work, status, span = share.work, share.status, share.span
+        is_committed = share.is_repeated and version is not None and lake.newest_merge() == share.number
+        before = None if is_committed else self._answer_earlier_commits(share, lake, version)
+        version_before = version if before is None else before.version
+        counted = Counted(lake.path, (status.version if status else None) if share.is_repeated else version_before)
         history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
-        if committed:
+        if is_committed:
             self._forget_gone(work, schema, version)
         else:
-            withheld = self._apply_changes(
-                work, schema, lake, history, number, version=version, span=span, status=status, merged=merged
-            )
-            if is_repeated:  # whoever died before may have left files
+            withheld = self._apply_changes(share, schema, lake, history, version_before)
+            if share.is_repeated:  # whoever died before may have left files
                 remove_spilled(self._staging, work.files)
         self._remove_ghosts(work, schema, lake, history, span)
         self._write.settle(lake, schema)
-        answered_after = self._answer_later_commits(lake, after=seen or 0, merged=max(span.offset, merged))
-        version = None if answered_after is None else answered_after.version
-        if answered_after is not None and answered_after.damage is not None:
-            damage = damage or answered_after.damage
-            damaged_at = max(span.offset, merged)
-        done = counted.upto(version)
+        seen = status.version if status else None
+        seen = seen if before is None else before.version
+        after = self._answer_later_commits(lake, after=seen or 0, merged=max(span.offset, share.merged))
+        version_after = None if after is None else after.version
         lines = history_counts.upto(history.version()).inserted if history_counts and history else 0
-        applied = replace(
-            Applied.of(work, done, withheld=withheld),
+        damages = [
+            (answered.damage, merged)
+            for answered, merged in ((before, share.merged), (after, max(span.offset, share.merged)))
+            if answered is not None and answered.damage is not None
+        ]
+        return replace(
+            Applied.of(work, counted.upto(version_after), withheld=withheld),
             history=lines,
-            seconds=round(time.monotonic() - began, 3),
-            version=version,
+            version=version_after,
             # What was committed before a crash may have been so without history, which is on since.
-            told=history is not None and (not committed or history.newest_offset() >= span.offset),
+            told=history is not None and (not is_committed or history.newest_offset() >= span.offset),
             ignored=self._ignored_columns(work, lake),
             carrier=self._lake.choose_carrier(work).reason if work.rows else None,
-            commit=None if version is None else log.commit_sum(lake.path, version),
-            damage=damage,
-            damaged_at=damaged_at,
+            commit=None if version_after is None else log.commit_sum(lake.path, version_after),
+            damage=damages[0][0] if damages else None,
+            damaged_at=damages[-1][1] if damages else None,
         )
-        return applied if history is None else _with_history(applied, history, gap, left)
+
+    def _answer_earlier_commits(self, share: Share, lake: LakeTable, version: int | None) -> AnsweredCommits | None:
+        """Answers what others have committed since the last merge; None where no merge has left a table that counts."""
+        status = share.status
+        if status is None or status.version is None:
+            return None
+        if version is None and from_dump(share.work).floor is not None:
+            return None  # a dump makes the table anew
+        commit = status.commit if share.left_at is None else None  # that this process has left it so is known
+        return answer_commits(lake, after=status.version, commit=commit, merged=share.merged, newest=version)
 
     def _answer_later_commits(self, lake: LakeTable, *, after: int, merged: int) -> AnsweredCommits | None:
         """Answers what others have committed behind version `after`, up to the version behind the work."""
@@ -151,13 +167,11 @@ class TableMerge:
     def _remove_ghosts(
         self, work: Work, schema: TableSchema, lake: LakeTable, history: History | None, span: Span
     ) -> None:
-        tables = self._lake.open_tables
         for mark in work.finished:
             # A table that begins with the dump has nothing from before it.
-            if mark.since is not None and not lake.has_rows_upto(mark.since, tables):
+            if mark.since is not None and not lake.has_rows_upto(mark.since):
                 continue
-            remove = partial(deleted_rows.remove_ghosts, last=span.last, history=history, tables=tables)
-            remove(self._staging, lake, schema, mark)
+            deleted_rows.remove_ghosts(self._staging, lake, schema, mark, last=span.last, history=history)
 
     def _ignored_columns(self, work: Work, lake: LakeTable) -> list[str] | None:
         """The columns of the newest shape that the lake leaves out; None where it has no such columns."""
@@ -203,34 +217,24 @@ class TableMerge:
             names = list(map(renames.after(lake.renamed_upto()).current_name, names))
         return alter_table.shape_to_fold_into(newest, older, {name for name in names if not is_stale(name)}, dropped)
 
-    def _apply_keyless(
-        self, work: Work, schema: TableSchema, history: History, span: Span, status: TableStatus | None, began: float
-    ) -> Applied:
-        """A table without a key has its history alone."""
+    def _apply_keyless(self, share: Share, schema: TableSchema, history: History) -> Applied:
+        """A table without a key has only its history."""
+        work = share.work
         history_counts = Counted(history.path, history.version())
         try:
-            self._append_history(history, work, schema, self._lake.state_before(None, (), status, span), span)
+            before = self._lake.state_before(None, (), share.status, share.span)
+            self._append_history(history, work, schema, before, share.span)
         finally:
             remove_spilled(self._staging, work.files)
         lines = history_counts.upto(history.version()).inserted
-        seconds = round(time.monotonic() - began, 3)
-        return Applied(table=work.table, rows=work.rows, history=lines, seconds=seconds, told=True)
+        return Applied(table=work.table, rows=work.rows, history=lines, told=True)
 
     def _apply_changes(
-        self,
-        staged: Work,
-        schema: TableSchema,
-        lake: LakeTable,
-        history: History | None,
-        number: int,
-        *,
-        version: int | None,
-        span: Span,
-        status: TableStatus | None,
-        merged: int,
+        self, share: Share, schema: TableSchema, lake: LakeTable, history: History | None, version: int | None
     ) -> int:
-        """Brings the work into history and table, in this order; how many rows are withheld. `version`: the table's
+        """Brings the share into history and table, in this order; how many rows are withheld. `version`: the table's
         before."""
+        staged, status = share.work, share.status
         withheld = 0
         work, rows = self._read(staged, schema, version)
         exists = version is not None
@@ -238,22 +242,28 @@ class TableMerge:
             as_known = status is not None and (status.ignored is None or self._lake.keeps_columns(schema))
             self._prepare(work, lake, status.schema if status is not None and as_known else None, exists=exists)
         if history is not None:
-            before = self._lake.state_before(lake, self._withheld.keys(work.table, schema), status, span)
-            try:
-                self._append_history(history, staged, schema, before, span, whole=work)
-                if work.floor is not None and staged.reaches_below(work.floor):
-                    deleted_rows.append_ghosts_before(self._staging, history, schema, work, last=span.last)
-            finally:
-                for spilled in (staged, work) if work is not staged else (work,):
-                    remove_spilled(self._staging, spilled.files)
+            self._tell_history(share, schema, lake, history, work)
         if work.files or work.chunks or work.last_truncate is not None:
+            write, number, merged = self._write, share.number, share.merged
             if self._lake.spreads(work):
-                withheld = self._write.spread(self._staging, work, schema, lake, number, merged=merged)
+                withheld = write.spread(self._staging, work, schema, lake, number, merged=merged)
             else:
-                withheld = self._write.commit(work, rows, schema, lake, number, merged=merged, is_left=self._is_left)
+                withheld = write.commit(work, rows, schema, lake, number, merged=merged, is_left=self._is_left)
         if work.files or work.chunks:
             self._step(f"merged {work.table}")
         return withheld
+
+    def _tell_history(self, share: Share, schema: TableSchema, lake: LakeTable, history: History, work: Work) -> None:
+        """Takes the share into history. `work`: the part of it that the lake table takes."""
+        staged = share.work
+        before = self._lake.state_before(lake, self._withheld.keys(work.table, schema), share.status, share.span)
+        try:
+            self._append_history(history, staged, schema, before, share.span, whole=work)
+            if work.floor is not None and staged.reaches_below(work.floor):
+                deleted_rows.append_ghosts_before(self._staging, history, schema, work, last=share.span.last)
+        finally:
+            for spilled in (staged, work) if work is not staged else (work,):
+                remove_spilled(self._staging, spilled.files)
 
     def _forget_gone(self, work: Work, schema: TableSchema, version: int | None) -> None:
         """As the run did that has committed the work, unless it died before: otherwise a dump of keys that are gone
@@ -320,7 +330,7 @@ class TableMerge:
 
     def _prepare(self, work: Work, lake: LakeTable, lake_shape: str | None, *, exists: bool) -> None:
         """Makes the lake table, or gives it its shape, where that is not known to be the work's."""
-        if exists and lake_shape == work.schema and not work.renames and lake.is_settled(self._lake.open_tables):
+        if exists and lake_shape == work.schema and not work.renames and lake.is_settled():
             return
         if self._is_left:
             raise LookFirst

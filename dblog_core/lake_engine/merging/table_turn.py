@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -20,7 +19,7 @@ from dblog_core.lake_engine.merging.faults import DEFECTS, describe_defect, firs
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.merge_records import Intent
 from dblog_core.lake_engine.merging.merge_results import Applied
-from dblog_core.lake_engine.merging.table_merge import LookFirst, TableMerge
+from dblog_core.lake_engine.merging.table_merge import LookFirst, Share, TableMerge
 from dblog_core.lake_engine.merging.table_states import TableStates
 from dblog_core.lake_engine.merging.withheld_keys import Dumps, Withheld
 from dblog_core.lake_engine.tables import log
@@ -171,20 +170,19 @@ class TableTurn:
         # Where an earlier merge failed its commit may be there all the same: rows may be as new as that merge.
         merged = status.offset if status and status.state is not State.STOPPED else self.status.offset
         merged = max(merged, status.begun or 0) if status else merged
-        number = self.intent.number
         span = self.intent.span_of(work.table)
-        apply = partial(merge.apply, number=number, span=span, status=status, merged=merged, is_repeated=is_repeated)
         left_at = None if is_repeated else self._left_at(work, status)
+        share = Share(work, self.intent.number, span, status, merged, is_repeated, left_at)
         for _ in range(_PLANNED_AGAIN):
             try:
-                return apply(work, left_at=left_at)
+                return merge.apply(share)
             except SegmentReplaced:
-                work = self._pass_over_removed(self.plan_works()[work.table], status)
+                share = replace(share, work=self._pass_over_removed(self.plan_works()[work.table], status))
             except (Overtaken, LookFirst):
-                if left_at is None:
+                if share.left_at is None:
                     raise
-                left_at = None
-        return apply(work)
+                share = replace(share, left_at=None)
+        return merge.apply(replace(share, left_at=None))
 
     def _left_at(self, work: Work, status: TableStatus | None) -> int | None:
         """The version at which this process has left the table, if that still has this commit, and the work's own

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from dblog_core.delta_writer.changes import Upserted
+from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events.fold import FoldedRows
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.lake_table import LakeTable
+from dblog_core.lake_engine.merging.spreading.write_spread import SpreadOutcome, write_spread
 from dblog_core.lake_engine.merging.withheld_keys import Withheld
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
@@ -49,19 +52,25 @@ class WorkCommit:
             def withhold(keys: list[Key]) -> None:
                 self._withheld.add(table, keys)
 
-            done = lake.upsert(
-                rows,
-                number,
-                self._lake.open_tables,
-                merged=merged,
-                begins=work.first_offset,
-                below=work.last_truncate,
-                withhold=withhold,
-                is_left=is_left,
-            )
+            def write(table: OpenTable, app: str) -> Upserted:
+                return upsert_rows.write(
+                    table,
+                    rows,
+                    schema,
+                    app,
+                    number,
+                    merged=merged,
+                    begins=work.first_offset,
+                    below=work.last_truncate,
+                    withhold=withhold,
+                    is_left=is_left,
+                )
+
+            done = lake.commit(write)
+            assert done is not None, "a merge of rows commits"
             withheld = done.withheld + rows.withheld
         elif work.last_truncate is not None:
-            deleted_rows.remove_older(lake, work.last_truncate, self._lake.open_tables)
+            deleted_rows.remove_older(lake, work.last_truncate)
             self._step(f"truncated {table}")
         # Behind the commit: should that fail, the rows that the table then still lacks are still waited for.
         self._withheld.forget(table, _find_gone(work, rows, before, schema))
@@ -71,19 +80,23 @@ class WorkCommit:
         self, staging: Staging, work: Work, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
     ) -> int:
         """As `commit`, of a work that executors carry."""
-        table = work.table
-        assert self._lake.spread is not None, "the work is spread"
-        outcome = lake.upsert_spread(
-            self._lake.spread,
-            staging,
-            work,
-            number,
-            self._lake.open_tables,
-            merged=merged,
-            withhold=partial(self._withheld.add, table),
-            waiting=self._withheld.keys(table, schema),
-        )
-        self._withheld.forget(table, outcome.gone_keys)
+        spread = self._lake.spread
+        assert spread is not None, "the work is spread"
+        waiting = self._withheld.keys(work.table, schema)
+        withhold = partial(self._withheld.add, work.table)
+        outcomes: list[SpreadOutcome] = []
+
+        def write(table: OpenTable, app: str) -> Upserted:
+            outcomes.append(
+                write_spread(
+                    spread, staging, table, work, schema, app, number, merged=merged, withhold=withhold, waiting=waiting
+                )
+            )
+            return outcomes[-1].counts
+
+        lake.commit(write)
+        (outcome,) = outcomes
+        self._withheld.forget(work.table, outcome.gone_keys)
         return outcome.withheld
 
     def forget_gone(self, work: Work, rows: FoldedRows | None, schema: TableSchema) -> None:
@@ -97,7 +110,7 @@ class WorkCommit:
         if not self._withheld.waits(table):
             return
         waiting = self._withheld.keys(table, schema)
-        open_table = lake.open(self._lake.open_tables)
+        open_table = lake.open()
         self._withheld.forget(table, upsert_rows.find_keys(open_table, waiting, schema))
 
 

@@ -9,7 +9,6 @@ from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import LakeStatus, TableStatus
 from dblog_core.lake.task_results import TaskResult
 from dblog_core.lake_engine.merging.lake import Lake
-from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.merging.withheld_keys import Dumps, Withheld
 from dblog_core.staging import Staging
 
@@ -33,11 +32,6 @@ class Tools:
     config: Config | None
     dumps: Dumps | None
     purged: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def tables(self) -> OpenTables:
-        """Through which tables are read and written."""
-        return self.lake.open_tables or OpenTables()
 
 
 @dataclass(frozen=True, slots=True)

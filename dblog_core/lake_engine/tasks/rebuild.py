@@ -97,11 +97,11 @@ def carry_out(tools: Tools, plan: RebuildPlan) -> Done:
             rows = SpooledTables() if events is None else _fold_whole_rows(tools, name, events)
             tools.step(f"read {name}")
             tools.check()
-            lake.replace(rows, tools.number, tools.tables)
+            lake.replace(rows, tools.number)
     tools.step(f"rebuilt {name}")
     now = replace(answered_table.at_newest_version(status, lake), damage=None, damaged_at=None)
     withheld = tools.withheld.count(name)
-    result = RebuildResult(name, plan.begins_with, lake.count_rows(tools.tables), withheld)
+    result = RebuildResult(name, plan.begins_with, lake.count_rows(), withheld)
     return Done(result, {name: now.with_applied_rows(withheld)})
 
 

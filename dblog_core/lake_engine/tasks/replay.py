@@ -22,7 +22,7 @@ from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
 from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME, FoldedRows, count_withheld, struct_of
 from dblog_core.lake_engine.events.unchanged_values import number_keys
-from dblog_core.lake_engine.merging import deleted_rows
+from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.tasks import answered_table, refold
 from dblog_core.lake_engine.tasks.context import Done, Tools
@@ -85,7 +85,9 @@ def _replay(tools: Tools, name: str, plan: ReplayPlan) -> tuple[ReplayCounts, Ta
     # Not those that the source has dropped: a merge that brought a row and the drop left its value out.
     columns = [column.name for column in source.columns]
     withhold = partial(tools.withheld.add, name)
-    done = lake.upsert(rows, tools.number, tools.tables, merged=status.offset, withhold=withhold, mends=columns)
+    write = partial(upsert_rows.write, merged=status.offset, withhold=withhold, mends=columns)
+    done = lake.commit(lambda table, app: write(table, rows, schema, app, tools.number))
+    assert done is not None, "a replay of rows commits"
     counts = ReplayCounts(len(rows), done.inserted, done.updated, done.deleted, rows.withheld + done.withheld)
     return counts, _status(tools, name, status, lake)
 
@@ -96,7 +98,7 @@ def _truncate(tools: Tools, name: str, status: TableStatus, plan: ReplayPlan) ->
     inside = [m.offset for m in (work.truncates if work else ()) if _holds(plan, m)]
     if work and inside:
         table = tools.lake.table(tools.staging.schema(work.schema))
-        deleted_rows.remove_older(table, max(inside), tools.tables)
+        deleted_rows.remove_older(table, max(inside))
 
 
 def _holds(plan: ReplayPlan, mark: LogMark) -> bool:

@@ -98,7 +98,7 @@ def empty_table(tools: Tools, plan: ResetPlan) -> tuple[TableStatus, str]:
     if not lake.exists():
         lake.prepare()
     if lake.newest_merge() != tools.number:
-        lake.replace([], tools.number, tools.tables, renamed=plan.renamed)
+        lake.replace([], tools.number, renamed=plan.renamed)
     tools.withheld.forget(name, tools.withheld.keys(name, schema))
     tools.step(f"emptied {name}")
     emptied_status = replace(
