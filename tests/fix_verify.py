@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from dblog_core.config.settings import Config
-from dblog_core.verify import repair, run
-from dblog_core.verify import table as table_module
+from dblog_core.verify import repair, table_comparison, verification
 from dblog_core.verify.report import Report
-from dblog_core.verify.run import VerifyRequest
-from dblog_core.verify.table import Wish
+from dblog_core.verify.sample import SampleSize
+from dblog_core.verify.verification import VerifyRequest
 from tests.plain_judge import PlainLake
 
 Verify = Callable[..., Report]
@@ -32,9 +31,9 @@ def verify_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], tuple[
 
     def over(config: Config) -> tuple[Verify, PlainLake]:
         lake = PlainLake(config)
-        monkeypatch.setattr(run, "LakeSide", lake.open)
-        monkeypatch.setattr(table_module, "pin", lake.pin)
-        monkeypatch.setattr(table_module, "read_lake_columns", lambda *_: [])
+        monkeypatch.setattr(verification, "Judge", lake.open)
+        monkeypatch.setattr(table_comparison, "pin", lake.pin)
+        monkeypatch.setattr(table_comparison, "read_lake_columns", lambda *_: [])
         monkeypatch.setattr(repair, "merge_staged", lambda *_, **__: None)
         return _verify, lake
 
@@ -42,7 +41,7 @@ def verify_plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[[Config], tuple[
 
 
 def _verify(config: Config, *tables: str, **wishes: Any) -> Report:
-    wish = Wish(**wishes.pop("sample", {}))
+    sample = SampleSize(**wishes.pop("sample", {}))
     say = wishes.pop("say", lambda _: None)
-    request = VerifyRequest(tables=tables or None, wish=wish, **wishes)
-    return run.verify(config, request, stop=threading.Event(), say=say)
+    request = VerifyRequest(tables=tables or None, sample=sample, **wishes)
+    return verification.verify(config, request, stop=threading.Event(), say=say)

@@ -13,7 +13,9 @@ from dblog_core.config.settings import Config
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, key_to_json, keys_of
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
+from dblog_core.staging import Staging
+from dblog_core.verify.judge.comparison import Comparison, Sum, Verdict
+from dblog_core.verify.pinned_version import Pin
 from dblog_core.wiring import open_staging
 from tests.plain_hashes import row_hash
 
@@ -34,17 +36,16 @@ class Event:
 
 @dataclass
 class PlainLake:
-    """Stands where `LakeSide` does. `damage`: events that nobody staged: what somebody did to the lake."""
+    """Takes the place of `Judge`. `damage`: events that nobody staged: what somebody did to the lake."""
 
     config: Config
     damage: dict[str, list[Event]] = field(default_factory=dict)
-    tasks_asked: list[Task] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
     blind: bool = False
     """A mistake: it takes every event up to the high watermark for seen."""
 
-    def open(self, config: Config, desk: Desk, *_: Any) -> PlainLake:
-        self._staging = open_staging(config)
-        self._desk = desk
+    def open(self, staging: Staging, *_: Any, **__: Any) -> PlainLake:
+        self._staging = staging
         return self
 
     def __enter__(self) -> PlainLake:
@@ -63,40 +64,40 @@ class PlainLake:
         assert head is not None
         self.damage.setdefault(table, []).append(Event(head.last_offset + 0.5, key, row, log=False))
 
-    def prepare(self, task: Task) -> None:
-        """Nothing: the log is replayed for each task."""
+    def begin_reading(self, *_: Any) -> None:
+        """Nothing: the log is replayed for each comparison."""
 
-    def ask(self, task: Task) -> Answer:
-        self.tasks_asked.append(task)
-        schema = task.shape
-        source = self._source(task, schema)
-        since = task.upto if self.blind else task.since
-        then, now, passed = self._replay(schema, since, task.upto)
-        if task.within:
-            now = {key: row for key, row in now.items() if _inside(key, task, schema)}
-        keys = source.keys() if task.for_chosen_keys else source.keys() | now.keys()
-        if task.ask is Ask.COLUMNS:
-            both = [key for key in keys if key in now and key not in passed]
-            return Answer(different=tuple((key_to_json(k), _columns(source[k], now[k])) for k in both))
+    def compare(self, comparison: Comparison) -> Verdict:
+        self.comparisons.append(comparison)
+        schema = comparison.schema
+        source = self._source(comparison, of_hashes=True)
+        then, now, passed = self._replay(schema, comparison.upto if self.blind else comparison.since, comparison.upto)
+        if comparison.within:
+            now = {key: row for key, row in now.items() if _inside(key, comparison, schema)}
         keys_by_kind: dict[str, list[Any]] = {}
-        for key in keys:
+        for key in source.keys() if comparison.for_chosen_keys else source.keys() | now.keys():
             kind = _kind(source.get(key), then.get(key), now.get(key), passed.get(key), schema)
             if kind is not None:
                 keys_by_kind.setdefault(kind, []).append(key_to_json(key))
-        return Answer(
-            rows=sum(value is not None for value in source.values()),
-            lake_rows=len(now),
-            missing=tuple(keys_by_kind.get("missing", ())),
-            extra=tuple(keys_by_kind.get("extra", ())),
-            different=tuple((key, ()) for key in keys_by_kind.get("different", ())),
-            undecided=tuple(keys_by_kind.get("undecided", ())),
-        )
+        rows = sum(value is not None for value in source.values())
+        return Verdict(rows, len(now), **{kind: tuple(keys) for kind, keys in keys_by_kind.items()})
 
-    def _source(self, task: Task, schema: TableSchema) -> dict[Key, Any]:
+    def find_differing_columns(self, comparison: Comparison) -> list[tuple[Any, tuple[str, ...]]]:
+        self.comparisons.append(comparison)
+        source = self._source(comparison, of_hashes=False)
+        _, now, passed = self._replay(comparison.schema, comparison.since, comparison.upto)
+        both = [key for key in source if key in now and key not in passed]
+        return [(key_to_json(key), _columns(source[key], now[key])) for key in both]
+
+    def sum_hashes(self, *_: Any) -> tuple[Sum, ...]:
+        """None: no version of a table has ever been written."""
+        return ()
+
+    def _source(self, comparison: Comparison, *, of_hashes: bool) -> dict[Key, Any]:
         rows: dict[Key, Any] = {}
-        for batch in (batch for table in self._desk.tables(task.files) for batch in table.to_batches()):
-            values = batch.column(HASH).to_pylist() if task.ask is Ask.COMPARE else batch.to_pylist()
-            rows.update(zip(keys_of(batch, schema), values, strict=True))
+        for batch in (batch for spooled in comparison.rows for batch in spooled.read().to_batches()):
+            values = batch.column(HASH).to_pylist() if of_hashes else batch.to_pylist()
+            rows.update(zip(keys_of(batch, comparison.schema), values, strict=True))
         return rows
 
     def _replay(self, schema: TableSchema, since: int, upto: int) -> tuple[State, State, dict[Key, list[Row | None]]]:
@@ -136,8 +137,8 @@ class PlainLake:
                         yield Event(chunk.first_offset + number, _key(row, schema), row, log=False)
 
 
-def _inside(key: Key, task: Task, schema: TableSchema) -> bool:
-    ends = [[None if end is None else key_from_json(end, schema) for end in pair] for pair in task.within]
+def _inside(key: Key, comparison: Comparison, schema: TableSchema) -> bool:
+    ends = [[None if end is None else key_from_json(end, schema) for end in pair] for pair in comparison.within]
     return any((after is None or key > after) and (upto is None or key <= upto) for after, upto in ends)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dblog_core.lake.task_results import ReplayedTable, ReplayResult
     from dblog_core.maintenance.maintain_result import MaintainResult
     from dblog_core.verify.report import Differences, HistoryReport, Report, TableReport
-    from dblog_core.verify.run import VerifyRequest
+    from dblog_core.verify.verification import VerifyRequest
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class VerifyTables(_OnLake):
         in the end, or could not be compared; AirflowSkipException where nothing was there to compare."""
 
         def compare(config: Config, stop: threading.Event) -> tuple[VerifyRequest, Report]:
-            from dblog_core.verify.run import verify
+            from dblog_core.verify.verification import verify
             from dblog_core.verify.window_positions import Interrupted
 
             try:
@@ -245,7 +245,7 @@ class RepairSlice(VerifyTables):
             if number is None:
                 raise AirflowSkipException("other runs compare every slice at this moment")
             log.info("slice %d of %d", number, self.slices)
-            yield replace(verify_request(context["params"]), mend=True, slice=Slice(number, self.slices))
+            yield replace(verify_request(context["params"]), repair=True, slice=Slice(number, self.slices))
 
     def chosen_slice(self, context: Any) -> int | None:
         """The slice that the form names, or that of a backfill's interval; None: the one that waited longest."""
@@ -308,15 +308,15 @@ def ends(context: Any) -> tuple[str | None, str | None]:
 
 def verify_request(params: Any) -> VerifyRequest:
     """What the parameters ask for."""
-    from dblog_core.verify.run import VerifyRequest
-    from dblog_core.verify.table import Wish
+    from dblog_core.verify.sample import SampleSize
+    from dblog_core.verify.verification import VerifyRequest
 
     rows = params.get("sample_rows")
-    wish = Wish() if rows is None else Wish(rows=int(rows))
+    sample = SampleSize() if rows is None else SampleSize(rows=int(rows))
     return VerifyRequest(
         tables=named_tables(params),
-        mend=bool(params.get("repair")),
-        wish=wish,
+        repair=bool(params.get("repair")),
+        sample=sample,
         rate=int(params.get("rows_per_second") or 0),
         pass_over_refused=bool(params.get("pass_over_refused")),
     )

@@ -17,8 +17,8 @@ from dblog_core.model.durations import in_words
 if TYPE_CHECKING:
     from dblog_core.verify.certificate_check import CertificateCheck, ClaimCheck
     from dblog_core.verify.report import HistoryReport, Report, TableReport
-    from dblog_core.verify.run import VerifyRequest
-    from dblog_core.verify.table import Wish
+    from dblog_core.verify.sample import SampleSize
+    from dblog_core.verify.verification import VerifyRequest
 
 _SHOWN = 20  # keys of a table that people are shown; --json has all
 
@@ -83,8 +83,8 @@ def verify(
       dblog --config shop.toml verify --all --certificate orders.json
       dblog --config shop.toml verify --check orders.json
     """
-    from dblog_core.verify.run import VerifyRequest
     from dblog_core.verify.slices import Slice
+    from dblog_core.verify.verification import VerifyRequest
 
     session = session_of(context, json)
     if check is not None:
@@ -96,8 +96,8 @@ def verify(
         raise typer.BadParameter("give either --table (it may be repeated) or --all")
     request = VerifyRequest(
         tables=None if all_tables else tuple(table or ()),
-        mend=repair,
-        wish=_wish(sample, confidence),
+        repair=repair,
+        sample=_sample_size(sample, confidence),
         certificate=certificate,
         rate=rate,
         workers=workers,
@@ -107,30 +107,30 @@ def verify(
     _compare(session, request)
 
 
-def _wish(sample: str | None, confidence: float) -> Wish:
-    from dblog_core.verify.table import Wish
+def _sample_size(sample: str | None, confidence: float) -> SampleSize:
+    from dblog_core.verify.sample import SampleSize
 
     if not 0 < confidence < 1:
         raise typer.BadParameter("give a number above 0 and below 1", param_hint="--confidence")
     if sample is None:
-        return Wish(confidence=confidence)
+        return SampleSize(confidence=confidence)
     try:
         if sample.endswith("%"):
             share = float(sample.removesuffix("%")) / 100
             if not 0 < share <= 1:
                 raise ValueError
-            return Wish(share=share, confidence=confidence)
+            return SampleSize(share=share, confidence=confidence)
         if (rows := int(sample)) < 1:
             raise ValueError
     except ValueError:
         raise typer.BadParameter(
             f"{sample!r} is neither a number of rows nor a percentage such as 5%", param_hint="--sample"
         ) from None
-    return Wish(rows=rows, confidence=confidence)
+    return SampleSize(rows=rows, confidence=confidence)
 
 
 def _compare(session: Session, request: VerifyRequest) -> None:
-    from dblog_core.verify.run import verify
+    from dblog_core.verify.verification import verify
     from dblog_core.verify.window_positions import Interrupted
 
     config = session.config(SOURCE | LAKE)

@@ -6,6 +6,9 @@ when it is parsed, so that nothing is lost by it, and it can be made again at an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 
 from dblog_core.errors import LakeError
@@ -23,6 +26,11 @@ _JSON = ("json", "jsonb")
 def variant_name(column: str) -> str:
     """The VARIANT's column in the lake, beside the text's."""
     return column + SUFFIX
+
+
+def is_filled_variant(field: Mapping[str, Any]) -> bool:
+    """Whether a field of a lake table, as its log has it, is a VARIANT that has the values of all rows."""
+    return field["type"] == "variant" and (field.get("metadata") or {}).get("comment") == COMMENT
 
 
 def json_columns(schema: TableSchema) -> tuple[str, ...]:

@@ -101,6 +101,21 @@ class TableSpool:
         return pa.ipc.open_stream(self._file.read(spooled.begin, spooled.size)).read_all()
 
 
+@dataclass(frozen=True, slots=True)
+class SpooledRows:
+    """A table with its spool, whose file is gone with the last table that is known."""
+
+    spool: TableSpool
+    table: SpooledTable
+
+    def __len__(self) -> int:
+        return self.table.rows
+
+    def read(self) -> pa.Table:
+        """Raises LakeError where the disk fails."""
+        return self.spool.read(self.table)
+
+
 class SpooledTables:
     """Tables on the local disk, one after the other, as often as wanted."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from dblog_core.interfaces import Json
 from dblog_core.model.key_order import has_one_order
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.values import key_to_json
-from dblog_core.verify.exchange import Pin, Sum
+from dblog_core.verify.judge.comparison import Sum
+from dblog_core.verify.pinned_version import Pin
 from dblog_core.verify.report import TableReport
 from dblog_core.verify.source_reader import PlacedReading
 
@@ -46,8 +47,7 @@ class Span:
 
     def to_json(self) -> Json:
         # The sum as text: JSON numbers of other readers end at 2^53.
-        names = ("key_to", "rows", "since", "upto", "position")
-        return {**{name: getattr(self, name) for name in names}, "hash": str(self.hash)}
+        return {**asdict(self), "hash": str(self.hash)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ def ordered_alike(column: Column) -> bool:
 
 
 def _join_readings(readings: Sequence[PlacedReading]) -> Span:
-    last = readings[-1].reading.last
+    last = readings[-1].reading.key_to
     return Span(
         key_to=None if last is None else key_to_json(last),
-        rows=sum(p.reading.result.rows for p in readings),
-        hash=sum(p.reading.result.hash for p in readings),
+        rows=sum(len(p.reading.rows) for p in readings),
+        hash=sum(p.reading.hash for p in readings),
         since=min(p.since for p in readings),
         upto=max(p.upto for p in readings),
         position=readings[-1].position,
@@ -130,7 +130,7 @@ class UncertifiedTable:
     counts: bool = True
 
     def to_json(self) -> Json:
-        return {"table": self.table, "reason": self.reason, "counts": self.counts}
+        return asdict(self)
 
 
 def certificate(

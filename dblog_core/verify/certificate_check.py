@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dblog_core import wiring
 from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.interfaces import Json
 from dblog_core.verify import certificate
 from dblog_core.verify.certificate import UncertifiedTable
-from dblog_core.verify.exchange import Ask, Desk, Task
-from dblog_core.verify.lake_side import LakeSide
+from dblog_core.verify.judge.judge import Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,7 @@ class ClaimCheck:
     not_compared: tuple[str, ...] = ()
 
     def to_json(self) -> Json:
-        names = ("table", "version", "equal", "error", "staged")
-        return {**{name: getattr(self, name) for name in names}, "not_compared": list(self.not_compared)}
+        return {**asdict(self), "not_compared": list(self.not_compared)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,8 @@ def check_certificate(config: Config, file: Path, *, stop: threading.Event) -> C
     """Checks that each table that the certificate was asked for was equal, and that the lake, at the certificate's
     versions, still has its sums. Raises RequestError, Interrupted."""
     read = certificate.read_certificate(file, source=config.source.name)
-    with LakeSide(config, Desk(), stop) as lake_side:
-        checks = [_check_claim(lake_side, claim) for claim in read.claims]
+    with Judge(wiring.open_staging(config), wiring.open_lake(config), stop=stop) as judge:
+        checks = [_check_claim(judge, claim) for claim in read.claims]
     checks += [
         ClaimCheck(table.table, None, equal=False, error=f"nothing is certified: {table.reason}")
         for table in read.uncertified
@@ -66,14 +65,14 @@ def check_certificate(config: Config, file: Path, *, stop: threading.Event) -> C
     return CertificateCheck(read.at, tuple(checks), tuple(table for table in read.uncertified if not table.counts))
 
 
-def _check_claim(lake_side: LakeSide, claim: certificate.Claim) -> ClaimCheck:
+def _check_claim(judge: Judge, claim: certificate.Claim) -> ClaimCheck:
     version = None if claim.pin is None else claim.pin.version
     error: str | None = None
     if not claim.equal:
         error = f"it was not equal to the source when the certificate was made: {claim.outcome}"
     elif claim.pin is not None:
         try:
-            sums = lake_side.ask(Task(Ask.SUMS, claim.schema, claim.pin, bounds=claim.bounds)).sums
+            sums = judge.sum_hashes(claim.schema, claim.pin, claim.bounds)
             error = None if sums == claim.sums else f"version {version} of the lake has other rows now"
         except DblogError as fault:
             error = f"version {version} of the lake cannot be read: {fault}"

@@ -7,7 +7,7 @@ source or the lake has is named. Only dblog's own columns of the lake are not: t
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -16,7 +16,7 @@ from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns
+from dblog_core.lake.json_variants import is_filled_variant, json_columns, variant_name
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.row_hashes import explain_not_compared
 from dblog_core.storage.location import Location
@@ -33,7 +33,7 @@ class NotCompared:
     reason: str
 
     def to_json(self) -> Json:
-        return {"column": self.column, "reason": self.reason}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ def list_not_compared(
     """The columns that a comparison of the shape `hashed` is not of. `lake`: the lake table's fields, as its log has
     them."""
     compared = {column.name for column in hashed.columns if explain_not_compared(column) is None}
-    compared |= {f"{name}{SUFFIX}" for name in json_columns(hashed) if _has_filled_variant(lake, f"{name}{SUFFIX}")}
+    # Only a VARIANT with the values of all rows is compared with its text.
+    filled_variants = {field["name"] for field in lake if is_filled_variant(field)}
+    compared |= filled_variants & {variant_name(name) for name in json_columns(hashed)}
     lake_names = [str(column["name"]) for column in lake if column["name"] not in OWN_COLUMNS]
     names = dict.fromkeys([*source.names, *(column.name for column in hashed.columns), *lake_names])
     return tuple(
@@ -73,17 +75,6 @@ def read_lake_columns(table: Location, version: int) -> list[Json]:
             where=str(files),
             fix="restore the log from a backup, or run `dblog reset` for the table",
         ) from error
-
-
-def _has_filled_variant(lake: Sequence[Mapping[str, Any]], name: str) -> bool:
-    """Whether the lake has a VARIANT of that name with the values of all rows: only then it is compared with its
-    text."""
-    return any(
-        column["name"] == name
-        and column["type"] == "variant"
-        and (column.get("metadata") or {}).get("comment") == COMMENT
-        for column in lake
-    )
 
 
 def _explain(name: str, hashed: TableSchema, source: SourceColumns, lake_names: Collection[str]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dblog_core.interfaces import Json
 from dblog_core.verify.compared_columns import NotCompared
-from dblog_core.verify.exchange import Pin
+from dblog_core.verify.pinned_version import Pin
 
 if TYPE_CHECKING:
     from dblog_core.dumps.dump_records import Refusal
@@ -25,13 +26,7 @@ class Sample:
     lake_at_most: float
 
     def to_json(self) -> Json:
-        return {
-            "source_rows": self.source_rows,
-            "lake_rows": self.lake_rows,
-            "confidence": self.confidence,
-            "source_at_most": self.source_at_most,
-            "lake_at_most": self.lake_at_most,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +65,18 @@ class HistoryReport:
     def is_wrong(self) -> bool:
         return self.differences.count > 0 or self.gap is not None
 
+    def without(self, keys: Collection[str]) -> HistoryReport:
+        """Without differences of these keys (by their `repr`)."""
+        differences = Differences(
+            missing=tuple(key for key in self.differences.missing if repr(key) not in keys),
+            extra=tuple(key for key in self.differences.extra if repr(key) not in keys),
+            different=tuple(pair for pair in self.differences.different if repr(pair[0]) not in keys),
+        )
+        return replace(self, differences=differences)
+
     def to_json(self) -> Json:
-        return {
-            **self.differences.to_json(),
-            "more": self.more,
-            "not_compared": self.not_compared,
-            "gap": self.gap,
-            "fix": self.fix,
-        }
+        details = {name: getattr(self, name) for name in ("more", "not_compared", "gap", "fix")}
+        return {**self.differences.to_json(), **details}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Reading the source for a comparison: one SELECT between its watermarks, all of a table, chosen keys, or their rows.
 
-Rows stay where they are: the server hashes them, and keys and hashes come. Each SELECT's result waits on the `Desk`
-until it is compared.
+Rows stay where they are: the server hashes them, and keys and hashes are read. They wait on the local disk until they
+are compared.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
+from itertools import count
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -28,10 +29,10 @@ from dblog_core.model.watermark import Probe
 from dblog_core.retry import retrying
 from dblog_core.rows.arrow_hashes import sum_exactly
 from dblog_core.rows.column_rules import Rules
+from dblog_core.rows.disk_spool import SpooledRows, TableSpool
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging.manifest import Probed
-from dblog_core.verify.exchange import Desk
-from dblog_core.verify.window_positions import Interrupted, Places
+from dblog_core.verify.window_positions import Interrupted, WindowPositions
 
 WINDOW_ROWS = 50_000
 """Rows of one SELECT: large enough that two watermarks cost nothing beside it."""
@@ -46,14 +47,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class SelectResult:
-    """What one SELECT said: columns for the lake's side, PostgreSQL's snapshot, and for a range its rows, the sum of
-    their hashes, and the last key. `batch` None: the desk has it."""
+    """What one SELECT has read, and PostgreSQL's snapshot; of a range the sum of the hashes, and the last key."""
 
-    batch: pa.RecordBatch | None
+    rows: pa.RecordBatch
     snapshot: str | None
-    rows: int = 0
     hash: int = 0
-    last: Key | None = None
+    last_key: Key | None = None
 
 
 Select = Callable[[ChunkReader], SelectResult]
@@ -63,18 +62,22 @@ Announce = Callable[[ChunkReader], WatermarkWriter]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A SELECT between two watermarks, its file, and how to do it again. `last`: the last key of a range."""
+    """A SELECT between two watermarks, the rows that it has read, and how to do it again.
+
+    `hash`, `last_key`: of the rows of a range, whose last key is `key_to`.
+    """
 
     window: str
-    file: str
-    result: SelectResult
+    rows: SpooledRows
+    hash: int
+    last_key: Key | None
     repeat: Select
-    last: Any = None
+    key_to: Key | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedReading:
-    """A reading, and where in the log it lies."""
+    """A reading, and where in the log it is."""
 
     reading: Reading
     since: int
@@ -83,12 +86,12 @@ class PlacedReading:
 
 
 class Prober:
-    """One worker's connections."""
+    """One worker's connections, and its file of rows on the local disk."""
 
-    def __init__(self, source: Source, name: str, worker: str, desk: Desk, announce: Announce | None = None) -> None:
+    def __init__(self, source: Source, name: str, worker: str, announce: Announce | None = None) -> None:
         self._name = name
-        self._desk = desk
         self._is_announced = announce is not None
+        self._spool = TableSpool()
         # The reader must not leak where the second connection fails.
         with ExitStack() as opened:
             self.reader: ChunkReader = source.open_reader(lock_seconds=LOCK_SECONDS)
@@ -96,59 +99,46 @@ class Prober:
             self._watermarks: WatermarkWriter = (
                 source.open_watermarks(worker) if announce is None else announce(self.reader)
             )
-            self._opened = ExitStack()
-            self._opened.callback(self._watermarks.close)
-            self._opened.callback(self.reader.close)
-            opened.pop_all()
+            opened.callback(self._watermarks.close)
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         self._opened.close()
 
-    def read(self, table: str, select: Select, *, repeat: Select | None = None, last: Any = None) -> Reading:
-        """Low watermark, SELECT, high watermark; then the file, which nobody waits for in the log."""
+    def read(self, table: str, select: Select, *, repeat: Select | None = None, key_to: Key | None = None) -> Reading:
+        """Low watermark, SELECT, high watermark; then the rows are written, which nothing in the log waits for."""
         window = secrets.token_hex(16)
         self._watermarks.write(watermark.encode(Probe(self._name, window, table, high=False)))
         # The order is the proof: the SELECT begins after the low watermark has been committed and ends before the
         # high one is written.
-        answered = select(self.reader)
+        result = select(self.reader)
         end = self.reader.log_end() if self._is_announced else None
-        high = Probe(self._name, window, table, high=True, snapshot=answered.snapshot, end=end)
+        high = Probe(self._name, window, table, high=True, snapshot=result.snapshot, end=end)
         self._watermarks.write(watermark.encode(high))
         # After the high watermark: the time that the writing takes does not widen the window.
-        assert answered.batch is not None
-        file = self._desk.put_rows(table, window, answered.batch)
-        # Kept here as well, the rows of a large table would fill the memory.
-        return Reading(window, file, replace(answered, batch=None), repeat or select, last)
+        rows = SpooledRows(self._spool, self._spool.write(pa.Table.from_batches([result.rows])))
+        return Reading(window, rows, result.hash, result.last_key, repeat or select, key_to)
 
 
+@dataclass
 class Readers:
     """Workers that read at the same time; `rate`: rows a second of all of them together (0: no limit).
 
-    Tables that are compared at the same time share them: within `turn` the source is read for one table alone. Where
-    somebody keeps it locked, each reading raises TableLocked, after a moment.
+    Tables that are compared at the same time share them: within `turn` the source is read for one table only. Where
+    another session keeps it locked, each reading raises TableLocked, after a moment.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        name: str,
-        desk: Desk,
-        *,
-        workers: int,
-        rate: int,
-        clock: Clock,
-        stop: threading.Event,
-        announce: Announce | None = None,
-    ) -> None:
-        self._source = source
-        self._name = name
-        self._desk = desk
-        self._announce = announce
-        self._workers = workers
-        self._rate = rate
-        self._clock = clock
-        self._stop = stop
-        self._numbers = iter(range(1 << 62))
+    source: Source
+    name: str
+    _: KW_ONLY
+    workers: int
+    rate: int
+    clock: Clock
+    stop: threading.Event
+    announce: Announce | None = None
+
+    def __post_init__(self) -> None:
+        self._numbers = count()
         self._lock = threading.Lock()
         self.turn = threading.RLock()
 
@@ -158,7 +148,11 @@ class Readers:
         """Every row of the table, in ranges that have no gap, in their order. Raises Interrupted."""
 
         def scan(prober: Prober, part: Range) -> list[Reading]:
-            return [self._report_rows(reading, on_rows) for reading in self._scan(prober, schema, part)]
+            readings = []
+            for reading in self._scan(prober, schema, part):
+                on_rows(len(reading.rows))
+                readings.append(reading)
+            return readings
 
         return [reading for readings in self._each(parts, scan) for reading in readings]
 
@@ -181,11 +175,10 @@ class Readers:
         return self._read_keys(schema, keys, select)
 
     def read_again(self, schema: TableSchema, readings: Sequence[Reading]) -> list[Reading]:
-        """The same SELECTs, in new windows; what they have answered before is forgotten."""
-        self._desk.drop(reading.file for reading in readings)
+        """The same SELECTs, in new windows."""
 
         def read(prober: Prober, reading: Reading) -> Reading:
-            return prober.read(str(schema.table), reading.repeat, last=reading.last)
+            return prober.read(str(schema.table), reading.repeat, key_to=reading.key_to)
 
         return self._each(readings, read)
 
@@ -208,122 +201,95 @@ class Readers:
         table = str(schema.table)
         final = False
         while not final:
-            if self._stop.is_set():
+            if self.stop.is_set():
                 raise Interrupted
-            started_at = self._clock.monotonic()
+            started_at = self.clock.monotonic()
             fixed = upto
             end = [upto]  # a list, so that the SELECT below can set it
 
             def select(reader: ChunkReader, after: Key | None = after, end: list[Key | None] = end) -> SelectResult:
-                answered = _hash_range(reader, schema, after, end[0], WINDOW_ROWS)
+                result = _hash_range(reader, schema, after, end[0], WINDOW_ROWS)
                 # Within the SELECT's snapshot, so that the end is one that this reading could have seen.
-                if end[0] is None and answered.rows == WINDOW_ROWS:
+                if end[0] is None and result.rows.num_rows == WINDOW_ROWS:
                     end[0] = reader.last_key(schema)
-                return answered
+                return result
 
             reading = prober.read(table, select)
             upto = end[0]
-            rows = reading.result.rows
-            last = reading.result.last
-            final = rows < WINDOW_ROWS or last == upto
+            rows = len(reading.rows)
+            final = rows < WINDOW_ROWS or reading.last_key == upto
             # A repeated SELECT covers the whole range: keys above its last row may have got rows meanwhile.
-            stands_for = fixed if final else last
+            key_to = fixed if final else reading.last_key
 
-            def again(reader: ChunkReader, after: Key | None = after, upto: Key | None = stands_for) -> SelectResult:
+            def again(reader: ChunkReader, after: Key | None = after, upto: Key | None = key_to) -> SelectResult:
                 return _hash_range(reader, schema, after, upto, _ALL_ROWS)
 
-            yield Reading(reading.window, reading.file, reading.result, again, last=stands_for)
-            after = last
+            yield replace(reading, repeat=again, key_to=key_to)
+            after = reading.last_key
             self._pace(rows, started_at)
 
     def _pace(self, rows: int, started_at: float) -> None:
-        if self._rate:
-            rest_seconds = rows * self._workers / self._rate - (self._clock.monotonic() - started_at)
-            if rest_seconds > 0 and self._clock.wait(self._stop, rest_seconds):
+        if self.rate:
+            rest_seconds = rows * self.workers / self.rate - (self.clock.monotonic() - started_at)
+            if rest_seconds > 0 and self.clock.wait(self.stop, rest_seconds):
                 raise Interrupted
 
     def _each(self, parts: Sequence[Any], read: Callable[[Prober, Any], Result]) -> list[Result]:
         """The parts by all workers at the same time, their results in the parts' order."""
-        with self.turn:
-            return self._read_each(parts, read)
+        idle: list[Prober] = []
 
-    def _read_each(self, parts: Sequence[Any], read: Callable[[Prober, Any], Result]) -> list[Result]:
-        queue = iter(enumerate(parts))
-        lock = threading.Lock()
-        failed = threading.Event()
-        results: dict[int, Result] = {}
-
-        def work() -> None:
-            prober: Prober | None = None
-            try:
-                while not (self._stop.is_set() or failed.is_set()):
-                    with lock:
-                        number, part = next(queue, (None, None))
-                    if number is None:
-                        return
-                    prober, results[number] = self._read_part(prober, part, read)
-            except BaseException:
-                failed.set()  # nothing comes of the other parts
-                raise
-            finally:
-                if prober is not None:
-                    prober.close()
-
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="verify") as pool:
-            for running in [pool.submit(work) for _ in range(min(self._workers, len(parts)))]:
-                running.result()
-        if self._stop.is_set():
-            raise Interrupted
-        return [results[number] for number in range(len(parts))]
-
-    def _read_part(
-        self, prober: Prober | None, part: Any, read: Callable[[Prober, Any], Result]
-    ) -> tuple[Prober, Result]:
-        """One part, over new connections where the old ones broke."""
-        idle_prober = [prober]
-
-        def attempt() -> Result:
-            own_prober = idle_prober[0] or self._open()
-            idle_prober[0] = None  # whatever breaks, the next try has connections of its own
-            try:
-                result = read(own_prober, part)
-            except NotOpened as stopped:
-                own_prober.close()
-                raise Interrupted from stopped
-            except BaseException:
-                own_prober.close()
-                raise
-            idle_prober[0] = own_prober
+        def read_part(part: Any) -> Result:
+            if self.stop.is_set():
+                raise Interrupted
+            # A locked table is tried again later: other tables wait for their turn meanwhile.
+            policy = retrying(give_up_after=_PATIENCE_SECONDS, stop=self.stop, clock=self.clock, but_not=(TableLocked,))
+            result: Result = policy(lambda: self._read_part(idle, part, read))
             return result
 
-        # A locked table is tried again later: other tables wait for their turn meanwhile.
-        policy = retrying(give_up_after=_PATIENCE_SECONDS, stop=self._stop, clock=self._clock, but_not=(TableLocked,))
-        result: Result = policy(attempt)
-        assert idle_prober[0] is not None
-        return idle_prober[0], result
+        with self.turn, ThreadPoolExecutor(self.workers, thread_name_prefix="verify") as pool:
+            running = [pool.submit(read_part, part) for part in parts]
+            try:
+                for future in as_completed(running):
+                    future.result()
+            finally:
+                pool.shutdown(cancel_futures=True)  # nothing comes of the other parts where one has failed
+                for prober in idle:
+                    prober.close()
+        return [future.result() for future in running]
+
+    def _read_part(self, idle: list[Prober], part: Any, read: Callable[[Prober, Any], Result]) -> Result:
+        """One part, by a prober that is idle; whatever breaks, the next attempt has new connections."""
+        with self._lock:
+            prober = idle.pop() if idle else None
+        prober = prober or self._open()
+        try:
+            result = read(prober, part)
+        except NotOpened as stopped:
+            prober.close()
+            raise Interrupted from stopped
+        except BaseException:
+            prober.close()
+            raise
+        idle.append(prober)
+        return result
 
     def _open(self) -> Prober:
         with self._lock:
-            number = next(self._numbers) % self._workers
-        return Prober(self._source, self._name, f"verify-{number}", self._desk, self._announce)
-
-    @staticmethod
-    def _report_rows(reading: Reading, on_rows: Callable[[int], None]) -> Reading:
-        on_rows(reading.result.rows)
-        return reading
+            number = next(self._numbers) % self.workers
+        return Prober(self.source, self.name, f"verify-{number}", self.announce)
 
 
 def place_readings(
-    readers: Readers, places: Places, schema: TableSchema, readings: Iterable[Reading]
+    readers: Readers, positions: WindowPositions, schema: TableSchema, readings: Iterable[Reading]
 ) -> list[PlacedReading]:
-    """Where each reading lies, in their order; those of which nobody can tell are read again until somebody can."""
+    """Where each reading is, in their order; those of which the capture cannot tell are read again until it can."""
     order = list(readings)
     placed: dict[int, PlacedReading] = {}
     for _ in range(_PLACE_ATTEMPTS):
         waiting = [i for i in range(len(order)) if i not in placed]
         if not waiting:
             return [placed[i] for i in range(len(order))]
-        where = places.wait_for_places(order[i].window for i in waiting)
+        where = positions.wait_for_positions(order[i].window for i in waiting)
         for i in waiting:
             if (place := _place_reading(order[i], where[order[i].window])) is not None:
                 placed[i] = place
@@ -348,9 +314,7 @@ def _hash_range(
 ) -> SelectResult:
     hashed = reader.hashes(schema, after=after, upto=upto, limit=limit)
     rows = hashed.rows
-    return SelectResult(
-        rows, hashed.snapshot, rows.num_rows, sum_exactly(rows.column(HASH).to_numpy()), _last_key(rows, schema)
-    )
+    return SelectResult(rows, hashed.snapshot, sum_exactly(rows.column(HASH).to_numpy()), _last_key(rows, schema))
 
 
 def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> SelectResult:
@@ -363,7 +327,7 @@ def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Sel
     rest = pa.RecordBatch.from_arrays([*columns, pa.nulls(len(absent), pa.int64())], names=[*schema.key, HASH])
     both = pa.Table.from_batches([hashed.rows.select([*schema.key, HASH]).cast(rest.schema), rest]).combine_chunks()
     batches = both.to_batches()
-    return SelectResult(batches[0] if batches else rest, hashed.snapshot, hashed.rows.num_rows)
+    return SelectResult(batches[0] if batches else rest, hashed.snapshot)
 
 
 def _read_hashes(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Hashes:

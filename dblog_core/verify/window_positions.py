@@ -38,7 +38,7 @@ class Patience:
         return True
 
 
-class Places:
+class WindowPositions:
     """Follows the manifests from the newest one on. Thread-safe."""
 
     def __init__(self, staging: Staging, state: StateStore, clock: Clock, stop: threading.Event) -> None:
@@ -51,7 +51,7 @@ class Places:
         self._place_by_window: dict[str, Probed] = {}
         self._lock = threading.Lock()
 
-    def wait_for_places(self, windows: Iterable[str]) -> dict[str, Probed]:
+    def wait_for_positions(self, windows: Iterable[str]) -> dict[str, Probed]:
         """The place of every window, waiting for it. Raises Interrupted, and DblogError where no capture runs."""
         awaited = set(windows)
         patience = Patience(self._state, self._clock)

@@ -25,12 +25,12 @@ from dblog_core.lake.replay_interval import IntervalEnd
 from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
 from dblog_core.lake_engine.merging.merge_records import Records
-from dblog_core.verify import run as verification
+from dblog_core.verify import verification as verification
 from dblog_core.verify.compared_columns import NotCompared
 from dblog_core.verify.report import Differences, Repair, Report, TableReport
-from dblog_core.verify.run import VerifyRequest
 from dblog_core.verify.slice_times import record_compared
 from dblog_core.verify.slices import Slice
+from dblog_core.verify.verification import VerifyRequest
 from tests.airflow.test_factory import write
 
 HOUR = dt.timedelta(hours=1)
@@ -54,11 +54,11 @@ def test_an_empty_form_asks_for_all_rows_of_all_tables() -> None:
     request = lake_operators.verify_request(
         {"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None}
     )
-    assert (request.tables, request.mend, request.wish.is_sample, request.rate) == (None, False, False, 0)
+    assert (request.tables, request.repair, request.sample.is_sample, request.rate) == (None, False, False, 0)
     request = lake_operators.verify_request(
         {"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70}
     )
-    assert (request.tables, request.mend, request.wish.rows, request.rate) == (("a.b",), True, 9, 70)
+    assert (request.tables, request.repair, request.sample.rows, request.rate) == (("a.b",), True, 9, 70)
 
 
 def test_what_differs_is_told_by_key_and_no_more_than_a_page_of_it() -> None:
@@ -106,7 +106,7 @@ def test_a_repair_takes_the_slice_of_its_form_or_backfill_or_the_one_that_waited
     context = run({"tables": ["shop.a"], "rows_per_second": 70, **params}, NOON, NOON + 24 * HOUR, kind)
     with task.take_request(context, config(tmp_path)) as request:
         assert request.slice == Slice(number, 30)
-    assert (request.tables, request.mend, request.rate) == (("shop.a",), True, 70)
+    assert (request.tables, request.repair, request.rate) == (("shop.a",), True, 70)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from dblog_core.dumps import filing
 from dblog_core.dumps import work_loop as worker
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.state.capture_status import CaptureStatus
-from dblog_core.verify import run as verification
-from dblog_core.verify.run import VerifyRequest
+from dblog_core.verify import verification as verification
+from dblog_core.verify.verification import VerifyRequest
 from tests.benchmarks.peak import peak_memory
 from tests.benchmarks.profiler import Profiler
 

@@ -17,12 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.rows.arrow_hashes import hash_rows
+from dblog_core.rows.disk_spool import SpooledRows, TableSpool
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.local import LocalStorage
 from dblog_core.storage.location import Location
-from dblog_core.verify.direct.judge import DirectJudge
-from dblog_core.verify.exchange import Ask, Desk, Pin, Task
+from dblog_core.verify.judge.comparison import Comparison
+from dblog_core.verify.judge.judge import Judge
+from dblog_core.verify.pinned_version import Pin
 from tests.benchmarks.peak import peak_memory
 from tests.spark.segments import table
 
@@ -47,14 +49,14 @@ def image(keys: Keys, versions: Keys) -> dict[str, pa.Array]:
     return {c.name: columns[c.name].cast(c.type) for c in T.columns}
 
 
-def answers(desk: Desk, directory: Path, windows: Iterable[Keys], name: str) -> Iterator[str]:
+def readings(directory: Path, windows: Iterable[Keys]) -> Iterator[SpooledRows]:
     """The source is as all that is staged says."""
-    for number, keys in enumerate(windows):
+    spool = TableSpool()
+    for keys in windows:
         # Mapped anew each time: what was read of the file would count as memory of this process.
         versions = np.array(np.load(directory / "versions.npy", mmap_mode="r")[keys])
         hashes = hash_rows(image(keys, versions), T)
-        batch = pa.record_batch({"id": pa.array(keys), HASH: pa.array(hashes)})
-        yield desk.put_rows(str(T.table), f"{name} {number}", batch)
+        yield SpooledRows(spool, spool.write(pa.table({"id": pa.array(keys), HASH: pa.array(hashes)})))
 
 
 def main(directory: Path) -> None:
@@ -62,19 +64,17 @@ def main(directory: Path) -> None:
     rows = len(np.load(directory / "versions.npy", mmap_mode="r"))
     staging = Staging(str(directory / "staging"), source="shop")
     lake = Location(LocalStorage(directory / "lake", temporary="_dblog/tmp"))
-    desk = Desk()
-    judge = DirectJudge(staging, lake, desk)
+    judge = Judge(staging, lake)
     pin = Pin(1, 0, 0, world["upto"])
     seconds = []
     chosen = np.random.default_rng(1).choice(rows, CHOSEN, replace=False)
     for number in range(1 + ANSWERS):
         every = (np.arange(start, min(start + WINDOW, rows)) for start in range(0, rows, WINDOW))
-        files = tuple(answers(desk, directory, [chosen] if number else every, f"reading {number}"))
-        task = Task(Ask.COMPARE, T, pin, files, world["upto"], world["upto"], for_chosen_keys=bool(number))
+        rows_read = tuple(readings(directory, [chosen] if number else every))
+        comparison = Comparison(T, pin, rows_read, world["upto"], world["upto"], for_chosen_keys=bool(number))
         began = time.monotonic()
-        answer = judge.answer(task)
+        answer = judge.compare(comparison)
         seconds.append(time.monotonic() - began)
-        desk.drop(files)
         assert not (answer.missing or answer.extra or answer.different or answer.undecided), answer
         assert answer.rows == answer.lake_rows == (CHOSEN if number else rows) and answer.staged == world["staged"], (
             answer

@@ -90,7 +90,7 @@ def test_a_dump_brings_every_row_and_a_verification_finds_just_what_is_wrong(
     missing = ("é" * 650 + "000777",)
     lake.do(keys.a, missing, None)
     assert verify(keys.config, keys.a).tables[0].missing == missing
-    assert verify(keys.config, keys.a, mend=True).equal
+    assert verify(keys.config, keys.a, repair=True).equal
 
 
 @pytest.mark.in_turn

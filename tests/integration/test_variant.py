@@ -72,7 +72,7 @@ def test_documents_have_their_variants_beside_them(
             f"UPDATE delta.`{location}` SET b_variant = parse_json('{{}}'), j_variant = NULL WHERE id = 1"
         )
         other_session.sql(f"UPDATE delta.`{location}` SET j_variant = NULL, j = '[]' WHERE id = 4")
-        report = verify_here(config, f"{database.schema}.docs", mend=True)
+        report = verify_here(config, f"{database.schema}.docs", repair=True)
         assert report.equal, report.to_json()
         repaired = report.tables[0].repaired
         assert repaired is not None

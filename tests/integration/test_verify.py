@@ -21,7 +21,7 @@ from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, RequestError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableName
-from dblog_core.verify import run, slice_times, source_reader
+from dblog_core.verify import slice_times, source_reader, verification
 from dblog_core.verify.certificate import read_certificate
 from dblog_core.verify.certificate_check import check_certificate
 from dblog_core.verify.report import Differences
@@ -81,7 +81,7 @@ def _count_dumped_rows(shop: Shop, dump_id: str) -> int:
 def test_a_locked_table_is_named_with_its_holder_and_the_others_are_compared(
     shop: Shop, database: Database, verify_plainly: Plainly, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(run, "_LOCKED_SECONDS", 3.0)
+    monkeypatch.setattr(verification, "_LOCKED_SECONDS", 3.0)
     verify, lake = verify_plainly(shop.config)
     lake.do(shop.b, ("Code 7",), None)
     with locked(database, "b"):
@@ -137,8 +137,8 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         assert clean.equal, clean.to_json()
         assert {t.table for t in clean.tables} == {shop.a, shop.b}
         # Two tables are compared at a time.
-        first = {str(task.shape.table): task for task in reversed(lake.tasks_asked)}
-        assert len(first[shop.a].files) >= ROWS // 100
+        first = {str(comparison.schema.table): comparison for comparison in reversed(lake.comparisons)}
+        assert len(first[shop.a].rows) >= ROWS // 100
 
         for key in (7, 300):
             lake.do(shop.a, (key,), row(key, v="other", n=None))
@@ -154,7 +154,7 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         differ = {d["key"]: d["columns"] for d in table["different"]}
         assert differ == {7: ["v", "n"], 8: ["d"], 300: ["v", "n"]}
 
-        mended = verify(shop.config, shop.a, mend=True)
+        mended = verify(shop.config, shop.a, repair=True)
         assert mended.equal, mended.to_json()
         (repaired,) = mended.tables
         assert repaired.repaired is not None and sorted(repaired.repaired.differences.missing) == [9, 600]
@@ -169,7 +169,7 @@ def test_seeded_writes_raise_no_false_alarm(soak_seed: int, shop: Shop, verify_p
         for _ in range(2):
             report = verify(shop.config, workers=1 + soak_seed % 4)
             assert report.equal, report.to_json()
-    assert any(task.upto > task.since for task in lake.tasks_asked)
+    assert any(comparison.upto > comparison.since for comparison in lake.comparisons)
 
 
 @pytest.mark.parametrize("source_kind", ["mysql", "postgres"], indirect=True)
@@ -179,7 +179,10 @@ def test_the_source_is_read_once_and_what_differs_once_more(shop: Shop, verify_p
     assert verify(shop.config, shop.a).tables[0].missing == (7,)
     windows = [probed for manifest in open_staging(shop.config).manifests() for probed in manifest.probes]
     assert len(windows) == ROWS // 100 + 1
-    assert [(task.for_chosen_keys, len(task.files)) for task in lake.tasks_asked] == [(False, ROWS // 100), (True, 1)]
+    assert [(comparison.for_chosen_keys, len(comparison.rows)) for comparison in lake.comparisons] == [
+        (False, ROWS // 100),
+        (True, 1),
+    ]
 
 
 MANY = 6_000  # rows: enough that the table is read in several ranges, whose ends have to be found
@@ -205,7 +208,7 @@ def test_the_source_reads_at_most_twice_what_a_full_scan_reads(
         assert verify(shop.config).equal
     if database.kind == "postgres":  # a session's counters are told at its end
         wait_until(lambda: _rows_read(database) - before >= MANY, "the counters")
-    assert len(lake.tasks_asked) == 1 and len(lake.tasks_asked[0].files) >= MANY // 500
+    assert len(lake.comparisons) == 1 and len(lake.comparisons[0].rows) >= MANY // 500
     assert MANY <= _rows_read(database) - before <= 2 * MANY
 
 
@@ -318,7 +321,7 @@ def test_every_damaged_row_is_found_and_mended_while_rows_are_written(
     source = shop.database.query(f"SELECT id, v, n, d, t FROM a WHERE id <= {ROWS} ORDER BY id")
     assert len(source) == ROWS and delta.rows() != source
     with shop.workload(pause_seconds=0.02):  # where Spark is slow, it has the less to merge
-        report = verify_here(shop.config, shop.a, mend=True)
+        report = verify_here(shop.config, shop.a, repair=True)
     assert report.equal, report.to_json()
     (table,) = report.tables
     repaired = table.repaired
@@ -388,7 +391,7 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
         lake.do(shop.b, ("Code 9",), None)
         with shop.workload():
             for number in range(1, 6):
-                report = verify(shop.config, slice=Slice(number, 5), mend=True)
+                report = verify(shop.config, slice=Slice(number, 5), repair=True)
                 assert report.equal, report.to_json()
                 for table_reports in report.tables:
                     repaired = table_reports.repaired
@@ -405,8 +408,8 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
     assert sorted(mended[shop.a]) == [-10, 3, 301, 599]
     assert mended[c] == [[7, "gA=="]] and mended[shop.b] == ["Code 9"]
     assert seen[c] == 120 and ROWS <= seen[shop.a] < 2 * ROWS
-    parts = [task for task in lake.tasks_asked if task.within]
-    assert {str(task.shape.table) for task in parts} == {shop.a, c}
+    parts = [comparison for comparison in lake.comparisons if comparison.within]
+    assert {str(comparison.schema.table) for comparison in parts} == {shop.a, c}
 
 
 @pytest.mark.in_turn

@@ -56,7 +56,7 @@ def test_exactly_the_damaged_rows_are_found_and_mended(
             clean = verify_here(shop.config, big)
             assert clean.equal, clean.to_json()
             damage.do(spark, str(table_location(open_lake(shop.config), TableName.parse(big))))
-            (mended,) = verify_here(shop.config, big, mend=True).tables
+            (mended,) = verify_here(shop.config, big, repair=True).tables
         repaired = mended.repaired
         assert mended.equal and repaired is not None, mended.to_json()
         assert sorted(repaired.differences.missing) == sorted(damage.removed)

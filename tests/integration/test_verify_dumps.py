@@ -50,7 +50,7 @@ def repair(
         work(*arguments, **options)
 
     monkeypatch.setattr(work_loop, "work", happen_and_work)
-    return verify(shop.config, mend=True)
+    return verify(shop.config, repair=True)
 
 
 def test_all_dumps_are_requested_before_one_is_worked_on(

@@ -12,10 +12,10 @@ import pyarrow as pa
 from dblog_core.lake.lake_status import TableStatus, history_location, read_status
 from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.row_hashes import HASH
-from dblog_core.verify.direct.compared_table import ComparedTable
-from dblog_core.verify.direct.exact_cast import MISFITS
-from dblog_core.verify.exchange import Ask, Pin, Task
+from dblog_core.verify.judge.compared_table import ComparedTable
+from dblog_core.verify.judge.comparison import Comparison
+from dblog_core.verify.judge.exact_values import MISFITS
+from dblog_core.verify.pinned_version import Pin
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 
@@ -59,11 +59,11 @@ def at_the_end(lake: TestLake, schema: TableSchema, before: tuple[int, int], *, 
 def expected_rows(lake: TestLake, schema: TableSchema, pin: Pin) -> list[Row]:
     """The rows that verify compares with the source: those of the version, with what is staged since on top."""
     upto = lake.build.offset
-    task = Task(Ask.COMPARE, schema, pin, (), upto, upto)
-    compared = ComparedTable(lake.staging, lake.table(schema), schema, rows=0, version=pin.version, check=lambda: None)
-    compared.read_on(task)
+    comparison = Comparison(schema, pin, (), upto, upto)
+    compared = ComparedTable(lake.staging, lake.table(schema), schema, rows=0, pin=pin)
+    compared.read_on(comparison)
     rows: list[Row] = []
-    for sides in compared.parts(task, compared.sort_source([], HASH), HASH, pa.int64()):
+    for sides in compared.parts(comparison, compared.sort_source([])):
         state = sides.state_at(upto, np.ones(sides.count, np.bool_))
         images = sides.images(state, upto, np.flatnonzero(state.exists))
         assert not any(images[MISFITS].to_pylist())

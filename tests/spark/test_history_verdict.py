@@ -8,10 +8,9 @@ import pytest
 
 from dblog_core.lake.lake_status import history_location
 from dblog_core.model.schema import TableSchema
-from dblog_core.verify.direct import compared_table, key_buckets
-from dblog_core.verify.direct import history as history_module
-from dblog_core.verify.direct.judge import DirectJudge
-from dblog_core.verify.exchange import Answer, Ask, Desk, Task
+from dblog_core.verify.judge import bucketed_rows, hashed_rows, history_comparison
+from dblog_core.verify.judge.judge import Judge
+from dblog_core.verify.report import Differences, HistoryReport
 from tests.spark.asked import ask_well
 from tests.spark.history_lines import ITEMS, item
 from tests.spark.lakes import TestLake
@@ -20,8 +19,8 @@ from tests.spark.worlds import SHAPE, Source
 pytestmark = pytest.mark.one_of(8)
 
 
-def verdict(lake: TestLake, schema: TableSchema = ITEMS) -> Answer:
-    return DirectJudge(lake.staging, lake.location, Desk()).answer(Task(Ask.HISTORY, schema))
+def verdict(lake: TestLake, schema: TableSchema = ITEMS) -> HistoryReport:
+    return Judge(lake.staging, lake.location).compare_history(schema)
 
 
 def damage(lake: TestLake, *statements: str) -> None:
@@ -45,7 +44,7 @@ def fill(lake: TestLake) -> None:
 def test_each_damaged_line_is_found_and_a_reset_writes_right_ones(lake_with_history: TestLake) -> None:
     lake = lake_with_history
     fill(lake)
-    assert verdict(lake) == Answer()
+    assert verdict(lake) == HistoryReport()
     damage(
         lake,
         "UPDATE {} SET v = 'wrong' WHERE id = 1",
@@ -55,26 +54,26 @@ def test_each_damaged_line_is_found_and_a_reset_writes_right_ones(lake_with_hist
         "UPDATE {} SET _dblog_op = 'd' WHERE id = 5",
     )
     found = verdict(lake)
-    assert found == Answer(missing=(4, 5), extra=(3,), different=((1, ("v",)), (2, ("v",))))
+    assert found == HistoryReport(Differences((4, 5), (3,), ((1, ("v",)), (2, ("v",)))))
 
     ask_well(lake, "reset", {"table": str(ITEMS.table)}, dumps=lake.dumps)
-    assert verdict(lake).note == "the table lacks rows or values: it waits for dump dump1"
+    assert verdict(lake).not_compared == "the table lacks rows or values: it waits for dump dump1"
     since = lake.build.offset
     rows = [item(1), item(2, "new"), *map(item, (4, 5, 6))]
     lake.build.chunk(ITEMS, rows, dump="dump1")
     lake.build.finished(ITEMS, "dump1", since=since, since_segment=lake.build.segment + 1)
     lake.build.seal()
     lake.merge_well()
-    assert verdict(lake) == Answer()
+    assert verdict(lake) == HistoryReport()
 
 
 @pytest.mark.one_of(10)
 def test_a_sound_history_raises_no_alarm(lake_with_history: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of a table of which rows wait for a dump, though nobody asks then; few rows are compared at once."""
-    monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 7)
-    monkeypatch.setattr(compared_table, "PART_ROWS", 5)
-    monkeypatch.setattr(history_module, "IMAGE_BYTES", 100)
-    monkeypatch.setattr(history_module, "explain_not_comparable", lambda _: None)
+    monkeypatch.setattr(bucketed_rows, "BUCKET_ROWS", 7)
+    monkeypatch.setattr(bucketed_rows, "PART_ROWS", 5)
+    monkeypatch.setattr(hashed_rows, "IMAGE_BYTES", 100)
+    monkeypatch.setattr(history_comparison, "explain_not_comparable", lambda _: None)
     dice = random.Random(3)
     source = Source(lake_with_history.build, dice, 40)
     source.add_unseen_rows(0.3)
@@ -90,7 +89,7 @@ def test_a_sound_history_raises_no_alarm(lake_with_history: TestLake, monkeypatc
             lake_with_history.build.seal()
         lake_with_history.merge_well()
         found = verdict(lake_with_history, SHAPE)
-        assert found == Answer(), (burst, found)
+        assert found == HistoryReport(), (burst, found)
 
 
 def test_lines_of_a_merge_that_is_not_over_are_no_difference(lake_with_history: TestLake) -> None:
@@ -103,9 +102,9 @@ def test_lines_of_a_merge_that_is_not_over_are_no_difference(lake_with_history: 
     lake.build.seal()
     for step in ("history shop.items", "applied shop.items"):
         lake.merge_until(step)
-        assert verdict(lake) == Answer(), step
+        assert verdict(lake) == HistoryReport(), step
     lake.merge_well()
-    assert verdict(lake) == Answer()
+    assert verdict(lake) == HistoryReport()
 
 
 def test_a_history_that_began_late_is_compared_in_the_keys_that_it_has(lake: TestLake) -> None:
@@ -115,11 +114,11 @@ def test_a_history_that_began_late_is_compared_in_the_keys_that_it_has(lake: Tes
     lake.build.delete(ITEMS, {"id": 4})
     lake.build.seal()
     lake.merge_well()
-    assert verdict(lake) == Answer(), "2, 5 and 6 have no line"
+    assert verdict(lake) == HistoryReport(), "2, 5 and 6 have no line"
     damage(lake, "UPDATE {} SET v = 'wrong' WHERE id = 1")
-    assert verdict(lake) == Answer(different=((1, ("v",)),))
+    assert verdict(lake) == HistoryReport(Differences(different=((1, ("v",)),)))
     lake.history = False
     lake.build.update(ITEMS, item(5, "not told"))
     lake.build.seal()
     lake.merge_well()
-    assert verdict(lake) == Answer(note="the last merge of the table did not write its history")
+    assert verdict(lake) == HistoryReport(not_compared="the last merge of the table did not write its history")

@@ -106,7 +106,7 @@ def test_rows_reach_a_lake_on_an_object_store(
         assert {tuple(row) for row in rows.select(*columns).collect()} == set(database.query(f'SELECT * FROM "{name}"'))
 
     spark.newSession().sql(f"DELETE FROM delta.`{table_location(lake, TableName('public', 'a'))}` WHERE id IN (3, 4)")
-    (mended,) = verify_here(config, "public.a", mend=True).tables
+    (mended,) = verify_here(config, "public.a", repair=True).tables
     assert mended.equal and mended.repaired is not None and mended.repaired.differences.missing == (3, 4)
     capture.send_signal(signal.SIGINT)
     assert dblog.end(capture).returncode == 0

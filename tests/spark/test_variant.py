@@ -29,9 +29,9 @@ from dblog_core.maintenance.disk_usage import Patience
 from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.variant_encoding import VARIANT, encode_texts
-from dblog_core.verify.direct.lake_columns import OTHER
-from dblog_core.verify.direct.variant_values import differs_from_text
-from dblog_core.verify.exchange import Pin
+from dblog_core.verify.judge.lake_columns import OTHER
+from dblog_core.verify.judge.variant_values import differs_from_text
+from dblog_core.verify.pinned_version import Pin
 from spark_jobs import views
 from tests.spark.asked import ask_well, replay
 from tests.spark.lakes import TestLake

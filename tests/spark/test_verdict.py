@@ -14,11 +14,13 @@ from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.verify.direct.judge import DirectJudge
-from dblog_core.verify.exchange import Answer, Ask, Desk, Pin, Task
+from dblog_core.verify.judge.comparison import Comparison, Verdict
+from dblog_core.verify.judge.judge import Judge
+from dblog_core.verify.pinned_version import Pin
 from tests.plain_hashes import row_hash
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
+from tests.spooled_rows import spool_rows
 
 pytestmark = pytest.mark.one_of(8)
 
@@ -36,8 +38,7 @@ class World:
         self.lake = lake
         self.schema = schema
         self.build = lake.build
-        self.desk = Desk()
-        self.judge = DirectJudge(lake.staging, lake.location, self.desk)
+        self.judge = Judge(lake.staging, lake.location)
 
     def pin(self) -> Pin:
         status = read_status(self.lake.location)
@@ -50,20 +51,21 @@ class World:
         """Somebody else changes the lake table."""
         self.lake.spark.sql(statement.replace("{}", f"delta.`{self.lake.table(self.schema)}`"))
 
-    def task(self, rows: Sequence[Row], *, since: int, pin: Pin | None, absent: Sequence[int] | None = None) -> Task:
+    def reading(
+        self, rows: Sequence[Row], *, since: int, pin: Pin | None, absent: Sequence[int] | None = None
+    ) -> Comparison:
         """The source has these rows; with `absent` they were asked for by key, and it lacks those."""
         hashes = [row_hash(self.schema, r) for r in rows] + [None] * len(absent or ())
         keys = [r["id"] for r in rows] + list(absent or ())
         batch = pa.record_batch({"id": pa.array(keys, pa.int64()), HASH: pa.array(hashes, pa.int64())})
-        file = self.desk.put_rows(str(T.table), f"h{len(rows)}-{since}", batch)
-        upto = self.build.offset
-        return Task(Ask.COMPARE, self.schema, pin, (file,), since, upto, for_chosen_keys=absent is not None)
+        read = (spool_rows(batch),)
+        return Comparison(self.schema, pin, read, since, self.build.offset, for_chosen_keys=absent is not None)
 
-    def ask(self, task: Task) -> Answer:
-        """The judge's answer; keys of a kind in any order."""
-        answer = self.judge.answer(task)
+    def compare(self, comparison: Comparison) -> Verdict:
+        """The judge's verdict; keys of a kind in any order."""
+        verdict = self.judge.compare(comparison)
         lists = ("missing", "extra", "different", "undecided", "twice")
-        return replace(answer, **{name: tuple(sorted(getattr(answer, name), key=repr)) for name in lists})
+        return replace(verdict, **{name: tuple(sorted(getattr(verdict, name), key=repr)) for name in lists})
 
 
 @pytest.fixture
@@ -89,21 +91,21 @@ def test_a_lake_that_somebody_changed_is_found_key_by_key(world: World) -> None:
     build.chunk(T, [row(8)])
     build.seal()
     source = [row(1), row(2, "new"), *(row(k) for k in (4, 5, 6, 8, 9, 10)), row(70, "moved")]
-    verdict = world.ask(world.task(source, since=build.offset, pin=world.pin()))
-    assert (verdict.missing, verdict.extra, verdict.different, verdict.twice) == ((5,), (99,), ((4, ()),), (6,))
+    verdict = world.compare(world.reading(source, since=build.offset, pin=world.pin()))
+    assert (verdict.missing, verdict.extra, verdict.different, verdict.twice) == ((5,), (99,), (4,), (6,))
     assert (verdict.undecided, verdict.rows, verdict.lake_rows) == ((), 9, 10)
 
-    some = world.ask(world.task([row(4), row(1)], since=build.offset, pin=world.pin(), absent=[99, 3]))
-    assert (some.missing, some.extra, some.different, some.twice) == ((), (99,), ((4, ()),), ())
+    some = world.compare(world.reading([row(4), row(1)], since=build.offset, pin=world.pin(), absent=[99, 3]))
+    assert (some.missing, some.extra, some.different, some.twice) == ((), (99,), (4,), ())
 
     # Key 70 has a value of a row that is not asked for.
-    moved = world.task([row(70, "moved"), row(8), row(10)], since=build.offset, pin=world.pin(), absent=[1000])
-    assert world.ask(moved) == Answer(rows=3, lake_rows=3, staged=6)
+    moved = world.reading([row(70, "moved"), row(8), row(10)], since=build.offset, pin=world.pin(), absent=[1000])
+    assert world.compare(moved) == Verdict(rows=3, lake_rows=3, staged=6)
 
     forged = world.pin()
     world.sql("UPDATE {} SET _dblog_offset = 1000000, v = 'forged' WHERE id = 2")
     pinned = replace(forged, version=forged.version + 1)
-    second_verdict = world.ask(world.task([row(2, "new")], since=build.offset, pin=pinned, absent=[]))
+    second_verdict = world.compare(world.reading([row(2, "new")], since=build.offset, pin=pinned, absent=[]))
     assert second_verdict.different == (), "what is staged is newer than an offset that cannot be"
 
 
@@ -129,12 +131,11 @@ def test_what_a_row_of_the_lake_holds_counts_up_to_its_offset(world: World) -> N
     build.seal()
     pin = replace(pin, version=world.pin().version, newest=build.offset)
     source = [row(1, "new", "known"), row(2, "new", "known"), row(4, "new"), row(30, "new")]
-    verdict = world.ask(world.task(source, since=build.offset, pin=pin))
-    assert (verdict.missing, verdict.extra, verdict.different) == ((), (), ((1, ()),))
+    verdict = world.compare(world.reading(source, since=build.offset, pin=pin))
+    assert (verdict.missing, verdict.extra, verdict.different) == ((), (), (1,))
     rows = pa.RecordBatch.from_pylist(source, schema=T.arrow)
-    task = Task(Ask.COLUMNS, T, pin, (world.desk.put_rows(str(T.table), "rows", rows),), build.offset, build.offset)
-    answer = world.ask(replace(task, for_chosen_keys=True))
-    assert dict(answer.different) == {1: ("big",), 2: (), 4: (), 30: ()}
+    comparison = Comparison(T, pin, (spool_rows(rows),), build.offset, build.offset, for_chosen_keys=True)
+    assert dict(world.judge.find_differing_columns(comparison)) == {1: ("big",), 2: (), 4: (), 30: ()}
 
 
 def test_keys_that_change_while_they_are_read(world: World) -> None:
@@ -157,17 +158,17 @@ def test_keys_that_change_while_they_are_read(world: World) -> None:
     build.seal()
     # The source was read before, between and after the changes; 5 and 6 show a value that the log never told of.
     source = [row(1, "before the window"), row(2, "a"), row(3), row(5, "never"), row(6, "a", "never"), row(7)]
-    task = world.task(source, since=since, pin=world.pin())
-    verdict = world.ask(task)
+    comparison = world.reading(source, since=since, pin=world.pin())
+    verdict = world.compare(comparison)
     assert (set(verdict.undecided), verdict.missing, verdict.extra, verdict.different) == ({5, 6}, (), (), ())
 
-    mutant = world.ask(replace(task, since=task.upto))
+    mutant = world.compare(replace(comparison, since=comparison.upto))
     assert mutant.different and mutant.missing, "who takes every event for seen raises a false alarm"
     build.truncate(T)
     build.create(T, row(1, "anew"))
     build.seal()
-    emptied = world.task([row(1, "anew"), row(2, "b"), row(4, "never")], since=since, pin=world.pin())
-    after = world.ask(emptied)
+    emptied = world.reading([row(1, "anew"), row(2, "b"), row(4, "never")], since=since, pin=world.pin())
+    after = world.compare(emptied)
     assert (after.undecided, after.missing, after.extra, after.different) == ((4,), (), (), ()), (
         "some before, some after"
     )
@@ -180,9 +181,9 @@ def test_a_table_that_is_stopped_or_missing_is_taken_as_it_is(world: World) -> N
     world.lake.merge_well()
     build.create(T, row(2))
     build.seal()
-    task = world.task([row(1), row(2)], since=build.offset, pin=replace(world.pin(), stopped=True))
-    assert world.ask(task).missing == (2,)
-    assert world.ask(replace(task, pin=None)).missing == (1, 2)
+    comparison = world.reading([row(1), row(2)], since=build.offset, pin=replace(world.pin(), stopped=True))
+    assert world.compare(comparison).missing == (2,)
+    assert world.compare(replace(comparison, pin=None)).missing == (1, 2)
 
 
 def test_sums_and_samples_are_the_lakes_own(world: World) -> None:
@@ -191,11 +192,11 @@ def test_sums_and_samples_are_the_lakes_own(world: World) -> None:
     world.build.seal()
     world.lake.merge_well()
     pin = world.pin()
-    sums = world.ask(Task(Ask.SUMS, T, pin, bounds=(3, 8))).sums
+    sums = world.judge.sum_hashes(T, pin, (3, 8))
     parts = [range(1, 4), range(4, 9), range(9, 10)]
     assert [(s.rows, s.hash) for s in sums] == [(len(p), sum(row_hash(T, row(k)) for k in p)) for p in parts]
-    drawn = world.ask(Task(Ask.SAMPLE, T, pin, rows=5, seed=7))
-    assert len(set(drawn.keys)) == 5 and set(drawn.keys) <= set(range(1, 10)) and drawn.lake_rows == 9
+    drawn, count = world.judge.draw_keys(T, pin, 5, 7)
+    assert len(set(drawn)) == 5 and set(drawn) <= set(range(1, 10)) and count == 9
 
 
 def test_the_columns_that_differ_are_named(world: World) -> None:
@@ -208,9 +209,8 @@ def test_the_columns_that_differ_are_named(world: World) -> None:
     world.build.seal()
     rows: list[Any] = [row(1, "other", None), row(2), row(3, "other")]
     batch = pa.RecordBatch.from_pylist(rows, schema=T.arrow)
-    file = world.desk.put_rows(str(T.table), "rows", batch)
-    task = Task(Ask.COLUMNS, T, world.pin(), (file,), since, world.build.offset, for_chosen_keys=True)
-    assert world.ask(task).different == ((1, ("v", "big")), (2, ()))
+    comparison = Comparison(T, world.pin(), (spool_rows(batch),), since, world.build.offset, for_chosen_keys=True)
+    assert world.judge.find_differing_columns(comparison) == [(1, ("v", "big")), (2, ())]
 
 
 def test_only_what_lies_within_the_ranges_is_compared(lake: TestLake) -> None:
@@ -228,9 +228,9 @@ def test_only_what_lies_within_the_ranges_is_compared(lake: TestLake) -> None:
     ends = [((None, (-1, b"\x7f")), ((1, b"\x80"), None)), (((0, b""), (0, b"\xff")),)]
     for ranges in ends:
         within = tuple((a and key_to_json(a), b and key_to_json(b)) for a, b in ranges)
-        task = Task(Ask.COMPARE, schema, world.pin(), (), world.build.offset, world.build.offset, within=within)
+        comparison = Comparison(schema, world.pin(), (), world.build.offset, world.build.offset, within=within)
         expected = [k for k in keys for a, b in ranges if (a is None or k > a) and (b is None or k <= b)]
-        assert sorted(world.ask(task).extra) == sorted(map(key_to_json, expected))
+        assert sorted(world.compare(comparison).extra) == sorted(map(key_to_json, expected))
 
 
 def test_a_row_of_the_lake_with_null_in_its_key_is_extra(lake: TestLake) -> None:
@@ -244,17 +244,16 @@ def test_a_row_of_the_lake_with_null_in_its_key_is_extra(lake: TestLake) -> None
     strangers = "(NULL, NULL, 'a'), (2, NULL, 'b'), (NULL, 1, 'c'), (NULL, 1, 'd')"
     world.sql(f"INSERT INTO {{}} (x, y, v) VALUES {strangers}")
 
-    def compare(*, keys: list[Any] | None = None, within: tuple[Any, ...] = ()) -> Answer:
+    def compare(*, keys: list[Any] | None = None, within: tuple[Any, ...] = ()) -> Verdict:
         rows = [{"x": x, "y": 1, "v": "old"} for x in (1, 2, 3)] if keys is None else []
         columns = list(zip(*([(r["x"], r["y"]) for r in rows] if keys is None else keys), strict=True))
         hashes = [row_hash(schema, r) for r in rows] or [None] * len(keys or ())
         arrays = [pa.array(columns[0], pa.int64()), pa.array(columns[1], pa.int32()), pa.array(hashes, pa.int64())]
-        file = world.desk.put_rows(str(T.table), f"n{len(keys or ())}", pa.record_batch(arrays, names=["x", "y", HASH]))
+        read = () if within else (spool_rows(pa.record_batch(arrays, names=["x", "y", HASH])),)
         offset = world.build.offset
-        files = () if within else (file,)
         chosen = keys is not None
-        return world.ask(
-            Task(Ask.COMPARE, schema, world.pin(), files, offset, offset, for_chosen_keys=chosen, within=within)
+        return world.compare(
+            Comparison(schema, world.pin(), read, offset, offset, for_chosen_keys=chosen, within=within)
         )
 
     answer = compare()

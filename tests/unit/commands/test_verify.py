@@ -11,7 +11,7 @@ import pytest
 
 from dblog_core.dumps import requests
 from dblog_core.dumps.dump_records import Refusal
-from dblog_core.verify import run as verify_run
+from dblog_core.verify import verification as verify_run
 
 REFUSED = Refusal("shop.v", "shop.v: it is system-versioned", "leave it out of source.tables")
 KEYLESS = Refusal("shop.k", "shop.k has no primary key", "give it one", keyless=True)

@@ -17,8 +17,9 @@ from dblog_core.verify import certificate
 from dblog_core.verify.certificate import Certificate, CertifiedTable, Claim, Evidence, Span, UncertifiedTable
 from dblog_core.verify.certificate_check import check_certificate
 from dblog_core.verify.compared_columns import NotCompared
-from dblog_core.verify.exchange import Answer, Pin, Sum
-from dblog_core.verify.lake_side import LakeSide
+from dblog_core.verify.judge.comparison import Sum
+from dblog_core.verify.judge.judge import Judge
+from dblog_core.verify.pinned_version import Pin
 from dblog_core.verify.report import TableReport
 from tests.fake_source import ORDERS
 
@@ -120,7 +121,7 @@ def test_a_check_fails_unless_each_table_was_equal(
             "lake": {"path": str(tmp_path / "lake")},
         }
     )
-    monkeypatch.setattr(LakeSide, "ask", lambda *_: Answer(sums=(Sum(3, SUM), Sum(2, -SUM))))
+    monkeypatch.setattr(Judge, "sum_hashes", lambda *_: (Sum(3, SUM), Sum(2, -SUM)))
     file = write(tmp_path / "c.json", EQUAL, **changes)
     check = check_certificate(config, file, stop=threading.Event())
     assert check.equal == equal == check.to_json()["equal"]
@@ -128,7 +129,7 @@ def test_a_check_fails_unless_each_table_was_equal(
     if not changes:
         line = "version 6 of the lake has the same rows still (without 4 rows that were staged then)"
         assert check_text(check) == f"shop.orders: equal to the source at {NOW}; {line}; not compared: mail"
-        monkeypatch.setattr(LakeSide, "ask", lambda *_: Answer(sums=(Sum(3, SUM),)))
+        monkeypatch.setattr(Judge, "sum_hashes", lambda *_: (Sum(3, SUM),))
         assert "has other rows now" in check_text(check_certificate(config, file, stop=threading.Event()))
 
 

@@ -17,11 +17,11 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, lake_at, own_directory, read_status
 from dblog_core.lake.merge_options import MergeOptions
 from dblog_core.staging import Staging
-from dblog_core.verify import repair, run
+from dblog_core.verify import repair, verification
 from dblog_core.verify.report import Report, TableReport
 from dblog_core.verify.window_positions import Interrupted
 from tests.spark.segments import SegmentBuilder
-from tests.unit.verify.direct.world import T
+from tests.unit.verify.judge.world import T
 
 OURS, OTHER = str(T.table), "shop.other"
 
@@ -174,7 +174,7 @@ def test_a_merge_that_fails_leaves_what_was_found_in_the_report(monkeypatch: pyt
     tools: Any = SimpleNamespace(config=None, lake=None, staging=None, workers=1, say=lambda _: None)
     cut: Any = None
     first = Report((TableReport(OURS, missing=(5,)), TableReport(OTHER)))
-    report = run._mend_tables(tools, cut, first, stop=threading.Event(), clock=StepClock())
+    report = verification._repair_tables(tools, cut, first, stop=threading.Event(), clock=StepClock())
     repaired, other = report.tables
     assert repaired.missing == (5,) and repaired.error is not None and "ended no round" in repaired.error
     assert other.equal and not report.equal

@@ -21,20 +21,20 @@ from dblog_core.rows.arrow_hashes import sum_exactly
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.verify import certificate, source_reader
-from dblog_core.verify.confidence import at_most
-from dblog_core.verify.delta_version import columns_left_out
-from dblog_core.verify.exchange import Answer
-from dblog_core.verify.recheck import Kind, Suspects
+from dblog_core.verify.judge.comparison import Verdict
+from dblog_core.verify.pinned_version import columns_left_out
 from dblog_core.verify.report import Repair, Report, TableReport
+from dblog_core.verify.sample import at_most
+from dblog_core.verify.suspects import Kind, Suspects
 from tests.fake_source import ORDERS
 from tests.unit.staged import table
 
 
 def test_a_key_has_to_differ_twice_before_it_is_told() -> None:
     suspects = Suspects()
-    suspects.record_answer(Answer(missing=(1, 2), extra=(3,), different=((4, ()),)))
+    suspects.record_verdict(Verdict(missing=(1, 2), extra=(3,), different=(4,)))
     assert suspects.open_keys == [1, 2, 3, 4] and not suspects.keys_of_kind(Kind.MISSING)
-    suspects.record_answer(Answer(missing=(1,), different=((3, ()),)))
+    suspects.record_verdict(Verdict(missing=(1,), different=(3,)))
     assert suspects.keys_of_kind(Kind.MISSING) == [1] and suspects.keys_of_kind(Kind.DIFFERENT) == [3], (
         "what the last reading says"
     )
@@ -43,17 +43,17 @@ def test_a_key_has_to_differ_twice_before_it_is_told() -> None:
 
 def test_an_undecided_reading_counts_neither_way() -> None:
     suspects = Suspects()
-    suspects.record_answer(Answer(undecided=(1, 2), different=((3, ()),)))
-    suspects.record_answer(Answer(undecided=(1, 3), missing=(2,)))
+    suspects.record_verdict(Verdict(undecided=(1, 2), different=(3,)))
+    suspects.record_verdict(Verdict(undecided=(1, 3), missing=(2,)))
     assert suspects.keys_of_kind(Kind.MISSING) == [] and sorted(suspects.open_keys) == [1, 2, 3]
-    suspects.record_answer(Answer(different=((3, ()),), undecided=(1,)))
+    suspects.record_verdict(Verdict(different=(3,), undecided=(1,)))
     assert suspects.keys_of_kind(Kind.DIFFERENT) == [3] and suspects.keys_of_kind(Kind.UNDECIDED) == [1]
 
 
 def test_readings_that_were_whole_twice_tell_what_they_have_found_once() -> None:
     suspects = Suspects()
-    suspects.record_answer(Answer(missing=(1, 2)))
-    suspects.record_answer(Answer(missing=(2, 3), undecided=(4,)))
+    suspects.record_verdict(Verdict(missing=(1, 2)))
+    suspects.record_verdict(Verdict(missing=(2, 3), undecided=(4,)))
     suspects.decide_open_differences()
     assert suspects.keys_of_kind(Kind.MISSING) == [2, 3] and suspects.keys_of_kind(Kind.UNDECIDED) == [4]
 
@@ -85,7 +85,7 @@ def test_asked_keys_that_the_source_lacks_have_no_hash() -> None:
             return Hashes(ORDERS, pa.record_batch({"id": pa.array([2], pa.int64()), HASH: [7]}), None)
 
     hashed = source_reader._hash_keys(Reader(), ORDERS, [(1,), (2,)])  # type: ignore[arg-type]
-    assert hashed.batch.to_pylist() == [{"id": 2, HASH: 7}, {"id": 1, HASH: None}] and hashed.rows == 1
+    assert hashed.rows.to_pylist() == [{"id": 2, HASH: 7}, {"id": 1, HASH: None}]
 
 
 @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1)))

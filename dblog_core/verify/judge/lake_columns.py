@@ -1,0 +1,118 @@
+"""How one version of a lake table is read in the shape that is compared: names, types, and what no file has.
+
+A column that was renamed since has another name in the version; one that was added since is NULL, or what rows are
+known to hold in it. Values are cast exactly: a value that the staged type does not have is equal to none, and so is a
+text whose VARIANT is that of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dblog_core.delta_writer.order_guard import Flags
+from dblog_core.delta_writer.shape import Shape, readable_shape_of
+from dblog_core.delta_writer.snapshot import Snapshot
+from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
+from dblog_core.lake.json_variants import SUFFIX, is_filled_variant
+from dblog_core.model import column_defaults
+from dblog_core.model.schema import TableSchema
+from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.schema_evolution.renames import Renames
+from dblog_core.verify.judge.exact_values import cast_exactly
+from dblog_core.verify.judge.variant_values import differs_from_text
+
+OFFSET = "_dblog_offset"
+
+OTHER = " (the VARIANT beside it is another)"
+"""The end of a text whose VARIANT is not the text's: no JSON ends like that."""
+
+
+@dataclass(frozen=True, slots=True)
+class LakeColumns:
+    """Of one version. `names`: by the staged column that of the lake, which others do not have; `variants`: in the same
+    way the column of its VARIANT; `constants`: the value of rows that have an offset before another one."""
+
+    schema: TableSchema
+    shape: Shape
+    names: dict[str, str]
+    variants: dict[str, str]
+    constants: dict[str, tuple[int, Any]]
+    has_offset: bool
+
+    @classmethod
+    def of(
+        cls, version: Snapshot, schema: TableSchema, renames: Renames, where: str, *, extra: Collection[str] = ()
+    ) -> LakeColumns:
+        """`renames`: those of the stretch that is staged after the version; `extra`: columns that are read, too.
+
+        Raises LakeError for a table that lacks a column of the key, TableRefused for one that this process does not
+        read.
+        """
+        metadata = version.metadata
+        fields: list[Json] = list(orjson.loads(metadata["schemaString"])["fields"])
+        now = {field["name"]: field["name"] for field in fields}  # by the name of now that in the version
+        for step in renames.steps:
+            # A merge that died may have renamed them already.
+            if {old for old, _ in step.pairs}.issubset(now):
+                now = {step.current_name(name): was for name, was in now.items()}
+        names = {column.name: now[column.name] for column in schema.columns if column.name in now}
+        if lacking := [name for name in schema.key if name not in names]:
+            raise LakeError(
+                f"the lake table lacks the key column {', '.join(lacking)}",
+                where=where,
+                fix=f"rebuild the table: it is not a copy of {schema.table}",
+            )
+        filled = {field["name"] for field in fields if is_filled_variant(field)}
+        variants = {name: now[name + SUFFIX] for name in names if name + SUFFIX in now and now[name + SUFFIX] in filled}
+        has_offset = any(field["name"] == OFFSET for field in fields)
+        read_names = {*names.values(), *variants.values(), *([OFFSET] if has_offset else []), *extra}
+        return cls(
+            schema,
+            readable_shape_of(metadata, read_names, where),
+            names,
+            variants,
+            renames.constants,
+            has_offset,
+        )
+
+    @property
+    def stored_names(self) -> Sequence[str]:
+        """The columns of the lake that are read."""
+        return self.shape.names
+
+    def adapt(self, stored: pa.Table) -> tuple[dict[str, pa.Array], pa.Array, Flags]:
+        """Rows of a file (`stored_names`) by staged column, their offsets, and which of them have a value that is none
+        of the staged type."""
+        count = len(stored)
+        misfits: Flags = np.zeros(count, np.bool_)
+        offsets = pa.nulls(count, pa.int64())
+        if self.has_offset:
+            offsets, _ = cast_exactly(join_chunks(stored[OFFSET]), pa.int64())
+        columns: dict[str, pa.Array] = {}
+        for column in self.schema.columns:
+            values = pa.nulls(count, column.type)
+            if column.name in self.names:
+                raw = join_chunks(stored[self.names[column.name]])
+                values, apart = cast_exactly(raw, column.type)
+                misfits = misfits | apart
+            if column.name in self.constants:  # a merge that died may have added it already
+                before, value = self.constants[column.name]
+                is_older = pc.fill_null(pc.less(offsets, before), False)
+                values = pc.if_else(is_older, column_defaults.scalar(value, column), values)
+            if column.name in self.variants:
+                values = _mark_other_variants(values, join_chunks(stored[self.variants[column.name]]))
+            columns[column.name] = values
+        return columns, offsets, misfits
+
+
+def _mark_other_variants(texts: pa.Array, variants: pa.Array) -> pa.Array:
+    other = pa.array(differs_from_text(variants, texts))
+    return pc.if_else(other, pc.binary_join_element_wise(pc.fill_null(texts, ""), OTHER, ""), texts)
