@@ -20,7 +20,8 @@ def _connection() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def read_delta(table: Path, where: str = "true") -> pa.Table:
-    """The rows of the table's newest version that satisfy an SQL condition."""
+def read_delta(table: Path, where: str = "true", *, version: int | None = None) -> pa.Table:
+    """The rows of a version of the table (None: the newest) that satisfy an SQL condition."""
     cursor = _connection().cursor()
-    return cursor.execute(f"SELECT * FROM delta_scan(?) WHERE {where}", [str(table)]).to_arrow_table()
+    of_version = "" if version is None else f", version := {version}"
+    return cursor.execute(f"SELECT * FROM delta_scan(?{of_version}) WHERE {where}", [str(table)]).to_arrow_table()
