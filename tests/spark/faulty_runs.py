@@ -6,7 +6,7 @@ The lake is judged by another reader of Delta than the one that wrote it.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
-from pyspark.sql import SparkSession
 
 from dblog_core.lake.lake_status import LakeStatus, history_location, own_directory, read_status
 from dblog_core.model.events import DELETE
@@ -25,6 +24,8 @@ from tests.spark.lakes import TestLake
 from tests.spark.segments import Row
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
 from tests.spark.worlds_history import Expected, Told
+
+KeepHouse = Callable[[Location], None]
 
 WORLDS = 3
 NAMES = ("first", "second")
@@ -125,8 +126,16 @@ def _shape(name: str) -> TableSchema:
     return TableSchema(TableName("shop", name), SHAPE.columns, SHAPE.key)
 
 
-def run(lake: TestLake, seed: str, stranger: SparkSession, plan: Plan) -> list[Happened]:
-    """One run; what happened in it. Asserts that the lake is right at its end."""
+def by_delta_rs(path: Location) -> None:
+    """OPTIMIZE and VACUUM of a program that uses delta-rs."""
+    table = DeltaTable(str(path))
+    table.optimize.compact()
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+def run(lake: TestLake, seed: str, plan: Plan, keep_house: KeepHouse = by_delta_rs) -> list[Happened]:
+    """One run; what happened in it. Asserts that the lake is right at its end. `keep_house`: how others join a table's
+    files and remove old ones, where the plan has them."""
     dice = random.Random(seed)
     model = Model(lake, dice, plain=plan.plain)
     happened = list[Happened]()
@@ -137,7 +146,7 @@ def run(lake: TestLake, seed: str, stranger: SparkSession, plan: Plan) -> list[H
             lake.merge_well()
         else:
             happened.append(fault.befall(lake))
-        vacuumed = max(vacuumed, _housekeeping(lake, dice, stranger, plan.housekeeping))
+        vacuumed = max(vacuumed, _housekeeping(lake, dice, keep_house, plan.housekeeping))
     if plan.then:
         model.change(None)
     lake.merge_well()
@@ -150,16 +159,15 @@ def _has_committed(lake: TestLake, name: str) -> bool:
     return (lake.table(_shape(name)) / "_delta_log" / f"{1:020d}.json").exists()
 
 
-def _housekeeping(lake: TestLake, dice: random.Random, stranger: SparkSession, share: float) -> int:
+def _housekeeping(lake: TestLake, dice: random.Random, keep_house: KeepHouse, share: float) -> int:
     """OPTIMIZE and VACUUM of somebody who does not ask; the newest cut whose versions may be gone by that."""
     cuts = [row["cut"] for row in _cuts(lake)] if read_status(lake.location) is not None else []
     oldest_cut = 0
     for name in NAMES:
         path = lake.table(_shape(name))
         if dice.random() < share and _has_committed(lake, name):
-            stranger.sql(f"OPTIMIZE delta.`{path}`")
-            oldest_cut = max(cuts, default=0)  # a cut that names a version before this may lose its files by a VACUUM
-            stranger.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+            keep_house(path)
+            oldest_cut = max(cuts, default=0)  # a cut that names a version before this may have lost its files
     return oldest_cut
 
 
