@@ -90,7 +90,7 @@ def _all(*patches: Patch) -> Iterator[None]:
 
 def lines_follow_their_rows() -> Patch:
     """The history is written when the table has the rows: who finishes the merge finds the table done."""
-    tell, upsert = History.append_changes, LakeTable.upsert
+    tell, upsert = History.append_changes, upsert_rows.write
     waiting: list[Callable[[], None]] = []
 
     def wait(*arguments: Any, **more: Any) -> None:
@@ -102,7 +102,7 @@ def lines_follow_their_rows() -> Patch:
         return done
 
     return _all(
-        mock.patch.object(History, "append_changes", wait), mock.patch.object(LakeTable, "upsert", upsert_and_tell)
+        mock.patch.object(History, "append_changes", wait), mock.patch.object(upsert_rows, "write", upsert_and_tell)
     )
 
 
@@ -187,7 +187,7 @@ def a_new_file_is_not_in_the_index() -> Patch:
 @contextlib.contextmanager
 def keys_are_withheld_after_the_commit() -> Iterator[None]:
     """What dies in between has left the rows out, and nobody asks for them."""
-    add, upsert = Withheld.add, LakeTable.upsert
+    add, upsert = Withheld.add, upsert_rows.write
     waiting: list[Callable[[], None]] = []
 
     def later(self: Withheld, table: str, keys: Iterable[Key]) -> None:
@@ -199,7 +199,7 @@ def keys_are_withheld_after_the_commit() -> Iterator[None]:
             waiting.pop()()
         return done
 
-    with mock.patch.object(Withheld, "add", later), mock.patch.object(LakeTable, "upsert", upsert_and_withhold):
+    with mock.patch.object(Withheld, "add", later), mock.patch.object(upsert_rows, "write", upsert_and_withhold):
         yield
 
 
