@@ -14,7 +14,6 @@ from dblog_core.errors import DblogError
 from dblog_core.staging import Staging
 from tests.spark.faulty_runs import in_turn, run
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.unit.lake_engine.merge_mutants import MUTANTS, Mutant
 
 FOUND = (AssertionError, DblogError, DeltaError)
@@ -25,8 +24,7 @@ FOUND = (AssertionError, DblogError, DeltaError)
 def lakes(tmp_path: Path) -> Iterator[TestLake]:
     """Empty ones."""
     return (
-        TestLake(NoSpark(), Staging(str(tmp_path / f"staging{i}"), source="shop"), tmp_path / f"lake{i}")  # type: ignore[arg-type]
-        for i in count()
+        TestLake(None, Staging(str(tmp_path / f"staging{i}"), source="shop"), tmp_path / f"lake{i}") for i in count()
     )
 
 

@@ -26,5 +26,5 @@ def kill_process(world: World, fault: Fault) -> None:
 
 def _work(kind: str, path: Path, fault: Fault) -> None:
     writes = Writes(fault, die=lambda: os.kill(os.getpid(), signal.SIGKILL))
-    with writes.counted():
+    with writes.count_writes():
         World(path, BY_NAME[kind]).work()

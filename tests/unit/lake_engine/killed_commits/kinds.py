@@ -194,7 +194,7 @@ def mixed_files(world: World) -> None:
     world.seal()
 
 
-def _patched(*values: tuple[Any, str, Any]) -> AbstractContextManager[Any]:
+def _patch(*values: tuple[Any, str, Any]) -> AbstractContextManager[Any]:
     stack = ExitStack()
     for target, name, value in values:
         stack.enter_context(mock.patch.object(target, name, value))
@@ -202,12 +202,12 @@ def _patched(*values: tuple[Any, str, Any]) -> AbstractContextManager[Any]:
 
 
 def _no_join() -> AbstractContextManager[Any]:
-    return _patched((upkeep, "plan_join", lambda table, at_least: None))
+    return _patch((upkeep, "plan_join", lambda table, at_least: None))
 
 
 def _only_order() -> AbstractContextManager[Any]:
     """Files of some 60 rows are large enough to be put in order."""
-    return _patched(
+    return _patch(
         (upkeep, "plan_join", lambda table, at_least: None),
         (upkeep, "plan_cluster", partial(plan_cluster, target=5000)),
         (key_overlap, "FILES", 1),

@@ -91,17 +91,17 @@ class Writes:
         return done
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
+    def count_writes(self) -> Iterator[None]:
         """All writes of this process pass by within."""
         with ExitStack() as stack:
             for name in _OURS:
-                stack.enter_context(self._patched(LocalStorage, name, is_ours=True))
+                stack.enter_context(self._patch(LocalStorage, name, is_ours=True))
             for target, name in _LIBRARY:
-                stack.enter_context(self._patched(target, name, is_ours=False))
+                stack.enter_context(self._patch(target, name, is_ours=False))
             stack.enter_context(mock.patch.object(threading, "excepthook", _Quiet(threading.excepthook)))
             yield
 
-    def _patched(self, target: Any, name: str, *, is_ours: bool) -> Any:
+    def _patch(self, target: Any, name: str, *, is_ours: bool) -> Any:
         real = getattr(target, name)
 
         def write(*arguments: Any, **more: Any) -> Any:

@@ -26,14 +26,14 @@ DEATHS, KILLS = 5, 1
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.name)
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """Each kind of commit in turn, about to be made."""
-    return World.prepared(tmp_path / "prepared", request.param)
+    return World.prepare(tmp_path / "prepared", request.param)
 
 
 def count_writes(world: World, path: Path) -> int:
     """The writes of a process to which nothing happens; its lake is right."""
     other = world.copy_to(path)
     writes = Writes()
-    with writes.counted():
+    with writes.count_writes():
         other.work()
     other.judge()
     return len(writes.names)
@@ -43,7 +43,7 @@ def die(world: World, fault: Fault) -> None:
     """In this process: what its threads do behind the fault has no effect."""
     writes = Writes(fault)
     world.check_alive = writes.check_alive
-    with writes.counted(), suppress(Crash):
+    with writes.count_writes(), suppress(Crash):
         world.work()
     world.check_alive = lambda: None
     assert writes.happened
@@ -52,7 +52,7 @@ def die(world: World, fault: Fault) -> None:
 def lose_answer(world: World, fault: Fault) -> None:
     """The process goes on, or ends with an error."""
     writes = Writes(fault)
-    with writes.counted(), suppress(DblogError):
+    with writes.count_writes(), suppress(DblogError):
         world.work()
     world.ask_again()
     assert writes.happened

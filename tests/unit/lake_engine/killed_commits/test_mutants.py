@@ -29,10 +29,10 @@ def work_and_judge(world: World, befall: Callable[[World], None]) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mistake_is_found(mutant: Mutant, tmp_path: Path) -> None:
-    world = World.prepared(tmp_path / "prepared", BY_NAME[mutant.kind])
+    world = World.prepare(tmp_path / "prepared", BY_NAME[mutant.kind])
     writes = Writes()
     right = world.copy_to(tmp_path / "right")
-    with writes.counted():
+    with writes.count_writes():
         right.work()
     befall: Callable[[World], None] = World.work
     if mutant.dies_after is not None:

@@ -30,7 +30,6 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
 from tests.duckdb_reader import read_delta
 from tests.spark.lakes import TestLake
-from tests.spark.no_spark import NoSpark
 from tests.spark.segments import Row, SegmentBuilder, table
 from tests.unit.delta_writer.tables import check_log, commit_of, newest
 
@@ -91,7 +90,7 @@ class World:
         self.path = path
         self.kind = kind
         staging = Staging(str(path / "staging"), source="shop")
-        self.lake = TestLake(NoSpark(), staging, path / "lake")  # type: ignore[arg-type]
+        self.lake = TestLake(None, staging, path / "lake")
         self.lake.history = kind.history
         self.lake.vectors = kind.vectors
         self.lake.drop_columns = kind.drop_columns
@@ -103,7 +102,7 @@ class World:
         self._task: tuple[TaskRequest, str] | None = None
 
     @classmethod
-    def prepared(cls, path: Path, kind: Kind) -> World:
+    def prepare(cls, path: Path, kind: Kind) -> World:
         world = cls(path, kind)
         with kind.patched():
             kind.prepare(world)
@@ -365,13 +364,13 @@ def read_rust(path: Path, version: int | None = None) -> pa.Table:
 def rows_of(table: pa.Table) -> list[Row]:
     """Without our own columns, in order."""
     names = [name for name in table.column_names if not name.startswith("_dblog_")]
-    return _sorted(table.select(names).to_pylist())
+    return _sort_rows(table.select(names).to_pylist())
 
 
 def in_order(rows: list[Row], schema: TableSchema) -> list[Row]:
     names = [c.name for c in schema.columns]
-    return _sorted([{name: row[name] for name in names} for row in rows])
+    return _sort_rows([{name: row[name] for name in names} for row in rows])
 
 
-def _sorted(rows: list[Row]) -> list[Row]:
+def _sort_rows(rows: list[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: repr(sorted(row.items())))
