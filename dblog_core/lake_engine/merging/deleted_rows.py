@@ -121,17 +121,22 @@ def remove_older(lake: LakeTable, offset: int) -> None:
 
 
 def append_ghosts_before(staging: Staging, history: History, schema: TableSchema, work: Work, *, last: int) -> None:
-    """Tells the history which rows the dump that the lake table begins with shows to be gone: what came before that
-    dump is in the history alone. `work`: without it. As in a lake, rows with a value that nobody knew do not count."""
-    mark = max((m for m in work.finished if m.since == work.floor and _is_full(m)), key=lambda m: m.offset)
-    assert mark.since is not None and mark.since_segment is not None
+    """Tells the history which rows the full dumps show to be gone that end before the lake table begins: what came
+    before the newest of them, which it begins with, is in the history alone. `work`: without that. As in a lake, rows
+    with a value that nobody knew do not count."""
+    assert work.floor is not None
+    ends = [m for m in work.finished if m.since is not None and m.since <= work.floor and _is_full(m)]
+    ends.sort(key=lambda mark: mark.offset)
+    upto = max(mark.offset for mark in ends if mark.since == work.floor)
     truncate, _ = HistoryLines(history.path).find_newest(_ANY_OFFSET)
-    lines = LastLines(history.path, schema, Past(truncate, mark.offset), work.renames)
-    chunks, renames = _find_seen_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark)
-    later = (_keys_of_events(events, schema) for events in read_events(staging, work, schema))
-    others = chain(later, _read_keys(staging, chunks, renames, schema))
-    before = (_keys_of_events(_whole_rows_upto(events, mark.since), schema) for events in lines)
-    history.append_ghosts(_without_others(before, others, schema), mark)
+    for mark in ends:
+        assert mark.since is not None and mark.since_segment is not None
+        lines = LastLines(history.path, schema, Past(truncate, upto), work.renames)
+        chunks, renames = _find_seen_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark)
+        later = (_keys_of_events(events, schema) for events in read_events(staging, work, schema))
+        others = chain(later, _read_keys(staging, chunks, renames, schema))
+        before = (_keys_of_events(_whole_rows_upto(events, mark.since), schema) for events in lines)
+        history.append_ghosts(_without_others(before, others, schema), mark)
 
 
 def _keys_of_events(events: pa.Table, schema: TableSchema) -> pa.Table:

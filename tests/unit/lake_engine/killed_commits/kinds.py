@@ -75,6 +75,20 @@ def begin_table(world: World) -> None:
     world.seal()
 
 
+def begin_with_dumps(world: World) -> None:
+    """A table that begins with the second of two dumps: what the first one shows to be gone is in its history alone."""
+    for number in range(1, 7):
+        world.put(item(number))
+    world.full_dump(lost=(4,))
+    world.seal()
+    world.put(item(7))
+    world.delete(3)
+    world.full_dump(lost=(5,), born=item(8))
+    world.put(item(9))
+    world.told.at[0] = [[]]
+    world.seal()
+
+
 def truncate(world: World) -> None:
     fill(world)
     world.truncate()
@@ -319,6 +333,7 @@ KINDS = [
     Kind("rows with their history", change_rows, history=True),
     Kind("withheld rows", withhold_rows, check=check_withheld),
     Kind("a new table", begin_table, history=True),
+    Kind("a new table with dumps", begin_with_dumps, history=True),
     Kind("truncate", truncate, history=True),
     Kind("truncate with rows behind it", truncate_with_rows_behind, history=True),
     Kind("ghosts", remove_ghosts, history=True, is_one_commit=False),
