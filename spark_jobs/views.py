@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake import cuts, time_travel
+from dblog_core.lake import cuts
 from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import history_location, lake_at, table_location
 from dblog_core.lake.spark_submit import TIME_TRAVEL
@@ -75,7 +75,7 @@ def at_cut(
         found_cut = cuts.cut_of(place, cut)
     else:
         found_cut = cuts.find_cut(place, cuts.parse_at(at) if isinstance(at, str) else at).cut
-    time_travel.check_readable(place, found_cut)
+    cuts.check_readable(place, found_cut)
     return LakeAtCut(spark, place, found_cut)
 
 

@@ -34,14 +34,14 @@ def cut(
       dblog --config shop.toml cut --at 2026-11-21T14:30:00Z
       dblog --config shop.toml cut --at 17500 --json | jq .tables
     """
-    from dblog_core.lake import cuts, time_travel
+    from dblog_core.lake import cuts
     from dblog_core.wiring import open_lake
 
     session = session_of(context, json)
     moment_asked = None if at is None else cuts.parse_at(at)
     lake = open_lake(session.config(READER))
     cut_and_next = cuts.find_cut(lake, moment_asked)
-    time_travel.check_readable(lake, cut_and_next.cut)
+    cuts.check_readable(lake, cut_and_next.cut)
     session.result(as_json(cut_and_next), text(cut_and_next, moment_asked))
 
 

@@ -1,20 +1,23 @@
 """Cuts: each merge with the Delta version of every table, found by offset or time without Spark.
 
 `LAKE/_dblog/cuts` has a row a merge, and nobody wants to read a year of them for one: the Delta log holds the smallest
-and largest values of every file, which leaves a few files to read.
+and largest values of every file, which leaves a few files to read. A cut can be read while the files of its versions
+are there.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from dblog_core.errors import LakeError, RequestError
-from dblog_core.lake.lake_status import own_directory
+from dblog_core.lake.lake_status import own_directory, table_location
+from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
 
 if TYPE_CHECKING:
@@ -210,3 +213,39 @@ def _translate_errors(path: Location) -> Iterator[None]:
         raise LakeError(
             f"the cuts cannot be read: {' '.join(str(error).split())}", where=str(path), fix="check the lake's storage"
         ) from error
+
+
+def check_readable(lake: Location, cut: Cut) -> None:
+    """Raises LakeError, with the reason of each, where tables of the cut can no longer be read."""
+    reasons = {name: _why_unreadable(lake, name, version) for name, version in sorted(cut.tables.items())}
+    unreadable = {name: why for name, why in reasons.items() if why is not None}
+    if unreadable:
+        count = f"{len(unreadable)} of its {len(cut.tables)}"
+        listing = [f"  - {name} at version {cut.tables[name]}: {why}" for name, why in unreadable.items()]
+        raise LakeError(
+            "\n".join([f"cut {cut.number} is no longer whole: {count} tables cannot be read", *listing]),
+            where=str(lake),
+            fix="ask for a later cut: `[lake] keep` is how far back one can look",
+        )
+
+
+def _why_unreadable(lake: Location, name: str, version: int) -> str | None:
+    """Why the table cannot be read as it was; None if it can."""
+    import pyarrow as pa
+    from deltalake.exceptions import DeltaError
+
+    path = table_location(lake, TableName.parse(name))
+    if not is_findable(path):
+        return None  # Spark tells, when it reads it
+    try:
+        table = open_table(path, version)
+        if table is None:
+            return "there is no such table"
+        files = {unquote(file) for file in pa.table(table.get_add_actions())["path"].to_pylist()}
+        deque(table.deletion_vectors(), maxlen=0)  # each is read, from a file of its own
+    except (DeltaError, OSError) as error:
+        return " ".join(str(error).split())
+    below = f"{path.path}/"
+    # One listing of the directory: asking for each file costs a request on an object store.
+    missing = files - {file.path.removeprefix(below) for file in path.storage.files(path.path)}
+    return f"{len(missing)} of its {len(files)} files are removed" if missing else None

@@ -20,9 +20,9 @@ from tests.unit.lake_engine.killed_commits.world import World, rows_of
 def test_spark_reads_what_is_behind_a_death(
     spark: SparkSession, tmp_path: Path, kind_name: str, soak_seed: int
 ) -> None:
-    world = World.prepared(tmp_path / "prepared", BY_NAME[kind_name])
+    world = World.prepare(tmp_path / "prepared", BY_NAME[kind_name])
     writes = Writes()
-    with writes.counted():
+    with writes.count_writes():
         world.copy_to(tmp_path / "well").work()
     fault = Fault(random.Random(soak_seed).randrange(len(writes.names)) + 1, "after")
     other = world.copy_to(tmp_path / "died")

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from dblog_core.config.settings import Config
 from dblog_core.delta_writer.rewriting import key_overlap
-from dblog_core.lake import lake_tasks, time_travel
+from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.cuts import find_cut
 from dblog_core.lake.lake_status import State, TableStatus, read_status
 from dblog_core.lake.task_requests import MaintainRequest
@@ -414,7 +414,7 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     right = [FILLED[0], both(2, "[0]", "[0]"), FILLED[2]]
     right += [both(4, "[4]", "[4]"), both(5, "[0]", "[0]"), both(6, "[6]", "[6]")]
     newest = find_cut(lake.location, None).cut
-    time_travel.check_readable(lake.location, newest)
+    cuts.check_readable(lake.location, newest)
     assert disk_usage.of_table(lake.table(DOC), "shop.t", Patience(None)) is not None
     monkeypatch.setattr(key_overlap, "FILES", 0)  # all files count as mixed
     task = lake_tasks.file_task(lake.location, MaintainRequest())
@@ -425,7 +425,7 @@ def test_maintenance_cuts_and_other_readers_of_the_log_know_such_a_table(
     assert {"joined", "clustered"} & {*table_result.did}
     assert (table_result.size.rows, table_result.size.deleted) == (6, 0)
     assert printed_rows(lake) == right
-    time_travel.check_readable(lake.location, newest)
+    cuts.check_readable(lake.location, newest)
     then = views.at_cut(lake.spark, lake.location, cut=newest.number).table("shop.t", accept_incomplete=True)
     assert then.where("variant_get(j_variant, '$[0]', 'int') = 0").count() == 2
     first = views.at_cut(lake.spark, lake.location, cut=before["cut"]).table("shop.t", accept_incomplete=True)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from dblog_core.lake import cuts, time_travel
+from dblog_core.lake import cuts
 from dblog_core.lake.lake_status import history_location, table_location
 from dblog_core.model.schema import Column, TableName, TableSchema
 from tests.fix_day import OfADay
@@ -43,7 +43,7 @@ def test_the_lake_takes_the_worst_names(lake: TestLake, of_a_day: OfADay) -> Non
         build.chunk(table, [{key: "two", value: 4}])
     build.seal()
     lake.merge_well()
-    time_travel.check_readable(lake.location, cuts.find_cut(lake.location).cut)
+    cuts.check_readable(lake.location, cuts.find_cut(lake.location).cut)
     for table in tables:
         key, value = (c.name for c in table.columns)
         want = [{key: "one", value: 3}, {key: "two", value: 4}]

@@ -34,7 +34,17 @@ BESIDE = {"retry", "tls", "user_cache", "signatures", "kafka_client", "early_sig
 """Small tools in the root that any floor may use; they use nothing above `interfaces`."""
 HOLLOW = {"wiring", "cli"}
 """Load what a configuration or a command names, and only when it is needed."""
-ENGINE_FLOORS = ("commit_pace", "tables", "events", "history", "merging", "tasks", "merge_rounds")
+ENGINE_FLOORS = (
+    "commit_pace",
+    "tables",
+    "events",
+    "history",
+    "merging",
+    "tasks",
+    "merge_rounds",
+    "lake_job",
+    "merge_job",
+)
 """Packages and modules in the root of `dblog_core.lake_engine`, in the same way."""
 PURE = ("errors", "interfaces", "model", "algorithm", "outputs.batching", "notifications.changes", "signals.message")
 """Vocabulary and logic: no input or output, no clock, no chance, no logging."""
@@ -177,7 +187,7 @@ def test_the_engine_does_not_import_spark() -> None:
 def test_a_merge_by_one_process_imports_no_spark() -> None:
     """`[lake] engine = "local"` is for machines without it too."""
     block = "import sys; sys.modules.update(dict.fromkeys(('pyspark', 'py4j', 'delta')))"
-    code = f"{block}; import spark_jobs.merge; from dblog_core.lake_engine.tasks import registry"
+    code = f"{block}; from dblog_core.lake_engine import merge_job; from dblog_core.lake_engine.tasks import registry"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
