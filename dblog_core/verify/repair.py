@@ -29,7 +29,7 @@ from dblog_core.verify.report import TableReport
 from dblog_core.verify.window_positions import Interrupted
 from dblog_core.wiring import open_state, run_merge
 
-_LOOK_SECONDS = 0.2  # between two looks at a merge that somebody else runs
+_LOOK_SECONDS = 0.2  # between two reads of the state of another process's merge
 _SAY_SECONDS = 10.0  # between two lines about it
 _PATIENCE_SECONDS = 1800.0
 """For which such a merge may end no round: as long as a maintenance of large tables may keep it busy."""
@@ -129,7 +129,7 @@ def merge_staged(
 
 
 class _Wait:
-    """For a merge that somebody else runs, until it has brought tables to an offset."""
+    """A wait for another process's merge, until it has brought tables to an offset."""
 
     def __init__(
         self, lake: Location, tables: Collection[str], target: int, clock: Clock, say: Callable[[str], None]

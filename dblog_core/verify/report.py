@@ -201,7 +201,7 @@ class Report:
 
     @property
     def missing_tables(self) -> tuple[Refusal, ...]:
-        """Tables that the lake should have, and that nobody has compared. One without a key is not in it either."""
+        """Tables that the lake should have, and that were not compared. One without a key is not in it either."""
         return () if self.passed_over else tuple(left for left in self.left_out if not left.keyless)
 
     def with_table(self, table: TableReport) -> Report:

@@ -150,7 +150,7 @@ class Slices:
 
 def to_json_ranges(parts: Sequence[Range]) -> tuple[tuple[Any, Any], ...]:
     """Ranges as a task of the judge has them; none: the whole table."""
-    # A range open at both ends is the whole table, whatever stands beside it.
+    # A range open at both ends is the whole table, whatever else is listed.
     if any(part.after is None and part.key_to is None for part in parts):
         return ()
     return tuple((part.after, part.key_to) for part in parts)

@@ -35,12 +35,12 @@ from dblog_core.staging.manifest import Probed
 from dblog_core.verify.window_positions import Interrupted, WindowPositions
 
 WINDOW_ROWS = 50_000
-"""Rows of one SELECT: large enough that two watermarks cost nothing beside it."""
+"""Rows of one SELECT: large enough that two watermarks cost nothing next to it."""
 
 WINDOW_KEYS = 1_000
 _ALL_ROWS = 1 << 31  # rows: more than lie between two keys that were WINDOW_ROWS apart a moment ago
 _PATIENCE_SECONDS = 60.0  # for which a source that is away is waited for
-_PLACE_ATTEMPTS = 20  # times that a window is read again because nobody could tell where it lies
+_PLACE_ATTEMPTS = 20  # times that a window is read again because the capture could not tell where it is
 
 Result = TypeVar("Result")
 

@@ -33,7 +33,7 @@ from dblog_core.verify.table_comparison import TableComparison, Tools
 from dblog_core.verify.window_positions import Interrupted, Patience, WindowPositions, no_capture_error
 
 _LOCKED_SECONDS = 60.0
-"""How long tables that somebody keeps locked are tried again, once all others are compared."""
+"""For which locked tables are tried again, once all others are compared."""
 _LOCKED_PAUSE_SECONDS = 2.0
 
 
@@ -110,8 +110,8 @@ def _compare_each(
     stop: threading.Event,
     clock: Clock,
 ) -> list[_Compared]:
-    """The tables in their order, some at the same time; without those of which there is nothing to compare. Those that
-    somebody keeps locked are tried again once all others are compared. Raises Interrupted."""
+    """The tables in their order, some at the same time; without those of which there is nothing to compare. Locked
+    tables are tried again once all others are compared. Raises Interrupted."""
 
     def compare_or_explain(table: TableName) -> _Compared | None:
         try:

@@ -73,7 +73,7 @@ class WindowPositions:
 
 
 def no_capture_error() -> DblogError:
-    """What to say where nobody reads the log."""
+    """The error where no capture reads the log."""
     return DblogError(
         "no capture is running, and only the log can say what a comparison has seen", fix="start `dblog capture`"
     )

@@ -1,4 +1,4 @@
-"""The last line of each key of a history beside the table's row: what the table holds at one place of the log.
+"""The last line of each key of a history, compared with the table's row at one place of the log.
 
 Lines are appended before the table takes their changes, and the status names the version in which all changes up to its
 offset are. So that version and the lines up to that offset are of one moment, also while a merge runs.

@@ -1,4 +1,4 @@
-"""Values of Delta's type VARIANT beside the JSON texts that they are fields of (`[lake] json_as = "variant"`).
+"""Values of Delta's type VARIANT and the JSON texts that they are made of (`[lake] json_as = "variant"`).
 
 Both become the same plain values: a VARIANT by its encoding, a text as Spark's `try_parse_json` takes it, which makes
 NULL of a text that no VARIANT can hold.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from dblog_core.errors import LakeError
 from dblog_core.rows import disk_spool
-from dblog_core.rows.disk_spool import SpoolFile, spooled_array
+from dblog_core.rows.disk_spool import SpooledRows, SpoolFile, TableSpool, spooled_array
 
 
 @pytest.mark.parametrize("in_memory", [0, 1 << 20])
@@ -42,3 +44,14 @@ def test_parts_of_a_file_are_read_in_any_order() -> None:
     places = [spool.append(bytes([number]) * 5) for number in range(3)]
     assert [spool.read(place, 5) for place in reversed(places)] == [b"\2" * 5, b"\1" * 5, b"\0" * 5]
     assert spool.size == 15
+
+
+def test_the_file_of_spooled_rows_is_closed_with_the_last_of_them() -> None:
+    spool = TableSpool()
+    first, second = (SpooledRows(spool, spool.write(pa.table({"n": [number]}))) for number in (1, 2))
+    file = spool._file.file
+    del spool, first
+    assert len(second) == 1 and second.read()["n"].to_pylist() == [2] and not file.closed
+    del second
+    gc.collect()
+    assert file.closed

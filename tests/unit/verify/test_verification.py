@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dblog_core.clock import SystemClock
-from dblog_core.errors import TableLocked
+from dblog_core.errors import SourceError, SourceUnavailable, TableLocked
 from dblog_core.interfaces import Clock
 from dblog_core.model.schema import TableName
 from dblog_core.verify import verification
@@ -118,3 +118,53 @@ def test_the_source_is_read_for_one_table_at_a_time() -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(read_table, ("a", "b", "c", "d")))
     assert len(most) == 200 and max(most) == 1
+
+
+class CountedConnections:
+    """A source whose connections are counted while they are open."""
+
+    def __init__(self) -> None:
+        self.all = 0
+        self.open = 0
+
+    def _connect(self, *_: Any, **__: Any) -> Any:
+        self.all += 1
+        self.open += 1
+        return SimpleNamespace(close=self._close)
+
+    open_reader = open_watermarks = _connect
+
+    def _close(self) -> None:
+        self.open -= 1
+
+
+def test_a_part_that_cannot_be_read_ends_the_reading_and_all_connections_are_closed() -> None:
+    source: Any = CountedConnections()
+    readers = Readers(source, "shop", workers=2, rate=0, clock=SystemClock(), stop=threading.Event())
+    parts_read: list[int] = []
+
+    def read(_: Prober, part: int) -> int:
+        parts_read.append(part)
+        if part == 3:
+            raise SourceError("the table is gone")
+        return part
+
+    with pytest.raises(SourceError, match="gone"):
+        readers._each(range(1_000), read)
+    assert 3 in parts_read and len(parts_read) < 1_000
+    assert source.open == 0
+
+
+def test_a_connection_that_breaks_is_replaced_and_idle_ones_are_used_again() -> None:
+    source: Any = CountedConnections()
+    clock = DrawnClock()
+    readers = Readers(source, "shop", workers=1, rate=0, clock=clock, stop=threading.Event())
+    faults = iter([SourceUnavailable("the server restarts")])
+
+    def read(_: Prober, part: int) -> int:
+        if part == 5 and (fault := next(faults, None)) is not None:
+            raise fault
+        return part
+
+    assert readers._each(range(10), read) == list(range(10))
+    assert (source.all, source.open) == (4, 0), "a reader and a writer of watermarks, twice"
