@@ -111,9 +111,11 @@ class Walk:
 
     def move_events(self, numbers: Ids) -> None:
         """Gives the events other numbers: by their present ones."""
+        # A number of -1 is the last one of the list.
+        new_numbers = [*numbers.tolist(), _NOWHERE]
         for lives in (self.live, self.dead):
             for key, (origin, life_events) in lives.items():
-                lives[key] = (origin, [int(numbers[event]) if event >= 0 else event for event in life_events])
+                lives[key] = (origin, tuple([new_numbers[event] for event in life_events]))
 
     def record_death(self, key: int) -> None:
         self.dead[key] = self._unknown_life() if key in self.dead else self.live.pop(key, self._of_lake(key))
@@ -127,10 +129,9 @@ class Walk:
         """What is not in the event is as it was in the life of the key `old`."""
         origin, old_events = self._life_before(key, old, born=born) or self._unknown_life()
         self.dead.pop(key, None)
-        self.live[key] = (
-            origin,
-            [event if is_in_event else place for is_in_event, place in zip(in_event, old_events, strict=True)],
-        )
+        # A tuple of numbers costs the garbage collector nothing; a list would.
+        places = [event if is_in_event else place for is_in_event, place in zip(in_event, old_events, strict=True)]
+        self.live[key] = (origin, tuple(places))
 
     def _life_before(self, key: int, old: int, *, born: bool) -> Life | None:
         """The life that an event of a key continues: that of the key `old`, which has just ended, where a row is born

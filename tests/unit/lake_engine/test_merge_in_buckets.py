@@ -6,7 +6,6 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,14 +14,13 @@ import pytest
 from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake import merge_plan
 from dblog_core.lake_engine.events import fold, key_buckets, key_chains, staged_events
-from dblog_core.lake_engine.events.fold import count_withheld
 from dblog_core.rows import disk_spool
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile
 from tests.spark.segments import SegmentBuilder, table
-from tests.spark.worlds import SHAPE, Oracle
+from tests.spark.worlds import Oracle
 from tests.unit.delta_writer.tables import check_log, commit_of, newest
-from tests.unit.lake_engine.world_lake import Lake, change, fold_large, fold_small
+from tests.unit.lake_engine.world_lake import Lake, change, fold_large
 
 NOTES = table("notes", id=pa.int64(), n=pa.int64(), big=pa.string())
 
@@ -97,38 +95,6 @@ def test_hot_rows_that_are_folded_in_portions_are_what_the_lines_say(
             change(lake, dumps=dumps)
         lake.merge_as_told(oracle)
     assert lake.source.seen["chain of key changes"]
-
-
-@pytest.mark.usefixtures("small_buckets")
-def test_both_folds_give_the_same_rows(tmp_path: Path, soak_seed: int) -> None:
-    lake = in_buckets(tmp_path, f"folds {soak_seed}")
-    lake.source.add_unseen_rows(0.3)
-    change(lake)
-    lost_key = {"world": 900, "k": "lost"}
-    lake.source.build.delete(SHAPE, lost_key)
-    lake.source.build.update(SHAPE, {**lost_key, "a": 1, "f": 0.5, "big": None}, unchanged=["big"])
-    change(lake)
-    parts, work = lake.fold_sealed()
-    at_once = fold_small(lake.staging, work, SHAPE)
-    for _ in range(2):
-        tables = list(parts)
-        assert len(tables) > 1 and sum(map(len, tables)) == len(parts)
-        assert by_key(tables) == by_key([at_once])
-    assert parts.withheld == count_withheld(at_once) > 0
-
-
-def by_key(tables: list[pa.Table]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """The rows; what they hold where nothing counts (the values of a deleted row, the old key of a row that keeps
-    nothing) is left out."""
-    rows = [row for part in tables for row in part.to_pylist()]
-    for row in rows:
-        if row["op"] != "u":
-            row["row"] = None
-        if not row["unchanged_toast"]:
-            row["origin_key"] = None
-    keyed = {tuple(row["key"].values()): row for row in rows}
-    assert len(keyed) == len(rows), "two parts share a key"
-    return keyed
 
 
 def build_notes(path: Path, *, rows: int, stride: int = 1, chained: bool = False) -> tuple[Staging, merge_plan.Work]:

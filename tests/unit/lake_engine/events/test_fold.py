@@ -304,3 +304,22 @@ def test_the_fold_of_a_small_work_does_not_touch_the_disk(tmp_path: Path, soak_s
         with mock.patch.object(disk_spool, "_open_file", side_effect=AssertionError("the disk is touched")):
             rows = fold_work(builder.staging, work, THIRD)
             assert rows.is_small and len(rows) == len(next(iter(rows)))
+
+
+def test_memory_holds_only_events_that_a_later_one_may_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has far more events than have room together: each leaves its large value out."""
+    builder = SegmentBuilder(Staging(str(tmp_path), source="shop"))
+    key = {"world": 1, "k": "hot"}
+    builder.create(FIRST, {**key, "a": 0, "f": 0.5, "big": "large"})
+    for number in range(600):
+        builder.update(FIRST, {**key, "a": number, "f": 0.5, "big": None}, unchanged=["big"])
+        if number % 20 == 19:
+            builder.seal()
+    work = merge_plan.plan_works(builder.staging.manifests(), lambda table: 0)[str(FIRST.table)]
+    monkeypatch.setattr(staged_events, "is_small", lambda work: False)
+    monkeypatch.setattr(staged_events, "TOGETHER", 1)
+    monkeypatch.setattr(key_buckets, "DISTRIBUTED_BYTES", 1)
+    monkeypatch.setattr(key_buckets, "PORTION_BYTES", 1)
+    monkeypatch.setattr(fold, "MOST_HELD_BYTES", 16_000)
+    (rows,) = fold_work(builder.staging, work, FIRST)
+    assert [(row["row"]["a"], row["row"]["big"]) for row in rows.to_pylist()] == [(599, "large")]
