@@ -122,8 +122,9 @@ class TableMerge:
             withheld = self._apply_changes(share, schema, lake, history, version_before)
             if share.is_repeated:  # whoever died before may have left files
                 remove_spilled(self._staging, work.files)
+        self._write.settle(lake, schema)  # a row that has come may be a ghost at the end
+        self._write.settle(lake, schema)  # a row that has come may be a ghost at the end
         self._remove_ghosts(work, schema, lake, history, span)
-        self._write.settle(lake, schema)
         seen = status.version if status else None
         seen = seen if before is None else before.version
         after = self._answer_later_commits(lake, after=seen or 0, merged=max(span.offset, share.merged))

@@ -282,6 +282,23 @@ def check_withheld(world: World) -> None:
     assert sorted(world.lake.withheld.keys("shop.t", T)) == [(50,), (51,)]
 
 
+def lose_withheld_row(world: World) -> None:
+    """A row that was withheld comes whole, and is a ghost at the end of the same merge."""
+    fill(world)
+    world.build.update(T, item(50, big=""), unchanged=["big"])
+    world.seal()
+    world.lake.merge_well()
+    world.build.delete(T, {"id": 50})
+    world.put(item(50, "whole"))
+    world.full_dump(lost=(50,))
+    world.seal()
+
+
+def check_nothing_withheld(world: World) -> None:
+    assert world.lake.withheld is not None
+    assert world.lake.withheld.keys("shop.t", T) == []
+
+
 def change_tracked_rows(world: World) -> None:
     """Of a table with ids of rows, times in its commits and a change data feed."""
     world.put(item(1))
@@ -332,6 +349,7 @@ KINDS = [
     Kind("rows that are tracked", change_tracked_rows, check=check_ids),
     Kind("rows with their history", change_rows, history=True),
     Kind("withheld rows", withhold_rows, check=check_withheld),
+    Kind("a withheld ghost", lose_withheld_row, is_one_commit=False, check=check_nothing_withheld),
     Kind("a new table", begin_table, history=True),
     Kind("a new table with dumps", begin_with_dumps, history=True),
     Kind("truncate", truncate, history=True),
