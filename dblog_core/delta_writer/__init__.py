@@ -5,7 +5,7 @@ The reference is delta-io/delta's PROTOCOL.md. From the log to a commit:
   files.py        the table's files on storage
   features.py     which tables may be written so; any other is refused, with the reason
   shape.py        the table's columns, from the schema in its log
-  delta_log_checkpoint.py  what a checkpoint holds
+  checkpoints/    checkpoints of the log, read and written
   snapshot.py     the live files of a version, kept up commit by commit
   bitmaps.py      sets of row numbers, and their RoaringBitmapArray form
   vectors.py      deletion vectors: their files and descriptors

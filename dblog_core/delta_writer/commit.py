@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from dblog_core.delta_writer import delta_log_checkpoint
+from dblog_core.delta_writer.checkpoints import checkpoint_reader
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.snapshot import LiveFile, commit_path
 from dblog_core.errors import LakeError, StagingError
@@ -99,7 +99,7 @@ def _check_successor(files: TableFiles, version: int) -> None:
     """A process that was stopped for so long that the log was cleaned finds any number free."""
     if version == 0 or files.exists(commit_path(version - 1)):
         return
-    newest = delta_log_checkpoint.list_log(files.names(LOG)).newest
+    newest = checkpoint_reader.list_log(files.names(LOG)).newest
     if newest > version:
         raise LakeError(
             f"version {version} was made of a log that ends at {newest}: this process was stopped for too long",

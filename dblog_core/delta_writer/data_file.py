@@ -93,6 +93,11 @@ def data_file(
     return writer.file()
 
 
+def codec_of(configuration: Mapping[str, str]) -> str:
+    """What a table's new files are compressed by; zstd where it names something else than `check_writable` takes."""
+    return _CODECS.get(configuration.get("delta.parquet.compression.codec", "zstd").lower(), "zstd")
+
+
 class FileWriter:
     """A file that is written part by part; entered while there are more parts. `kept`: the columns whose rows the file
     gets, by their logical names (None: all); `partition`: that of all rows."""
@@ -107,7 +112,7 @@ class FileWriter:
         kept: Sequence[str] | None = None,
         partition: Partition | None = None,
     ) -> None:
-        codec = _CODECS[configuration.get("delta.parquet.compression.codec", "zstd").lower()]
+        codec = codec_of(configuration)
         self._name = f"part-00000-{name}-c000{'' if codec == 'none' else f'.{codec}'}.parquet"
         self._where = where
         self._shape = shape

@@ -66,6 +66,36 @@ _WRITABLE = _READABLE | {
 _CHECKPOINTED = _WRITABLE - {_PROTECTION, "v2Checkpoint"}
 """Features of tables of which a classic checkpoint tells all that the log before it does."""
 
+_IN_CHECKPOINTS = frozenset(
+    {
+        # They ask for fields that a checkpoint must keep.
+        CLUSTERING,  # `clusteringProvider` of an `add`, a metadata domain
+        "deletionVectors",  # `deletionVector` of an `add` and a `remove`: a file is its path and its vector
+        "domainMetadata",  # the domains that are not removed
+        ROW_TRACKING,  # `baseRowId`, `defaultRowCommitVersion`, a metadata domain
+        # They permit another form of checkpoint, and the classic one.
+        "v2Checkpoint",
+        # They say which log, or which file, may be removed, and nothing of a checkpoint of the newest version.
+        IN_COMMIT_TIMESTAMP,  # the time is in the commit of the version, which stays
+        _PROTECTION,
+        "vacuumProtocolCheck",
+        # Their settings are in the metadata, and their values in fields that every checkpoint has.
+        "allowColumnDefaults",
+        "appendOnly",
+        _FEED,  # files of changes (`cdc`) are in no checkpoint
+        "checkConstraints",
+        "columnMapping",  # partition values and statistics are under physical names already
+        "generatedColumns",
+        "identityColumns",
+        "invariants",
+        "timestampNtz",
+        "typeWidening",
+        "variantType",
+        "variantType-preview",
+    }
+)
+"""Features of tables whose classic checkpoint this package writes."""
+
 _APPEND_ONLY = "delta.appendOnly"
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
 _CONSTRAINT = "delta.constraints."
@@ -163,6 +193,13 @@ def check_appendable(protocol: Json, metadata: Json, where: str) -> None:
     _check_settings(metadata, where)
 
 
+def check_checkpointable(protocol: Json, where: str) -> None:
+    """Raises TableRefused where it is not known what a checkpoint of the table must hold."""
+    _check_versions(protocol, where)
+    features = [*reader_features(protocol), *writer_features(protocol)]
+    _check_features(features, _IN_CHECKPOINTS, "feature", where)
+
+
 def takes_vectors(protocol: Json, metadata: Json) -> bool:
     """Whether rows may go by deletion vectors. Files that have some may be left in a table that takes none."""
     return has_feature(protocol, "deletionVectors") and is_on(metadata, "delta.enableDeletionVectors")
@@ -185,9 +222,7 @@ def protects_log(features: Collection[str]) -> bool:
 
 
 def _check_protocol(protocol: Json, metadata: Json, where: str) -> None:
-    versions = protocol.get("minReaderVersion"), protocol.get("minWriterVersion")
-    if versions[0] not in range(1, READER_VERSION + 1) or versions[1] not in range(1, WRITER_VERSION + 1):
-        raise refusal(where, f"its protocol is {versions[0]}, {versions[1]}, and not at most 3, 7", _UPGRADE)
+    _check_versions(protocol, where)
     _check_features(reader_features(protocol), _READABLE, "reader feature", where)
     features = writer_features(protocol)
     _check_features(features, _WRITABLE, "feature", where)
@@ -195,6 +230,12 @@ def _check_protocol(protocol: Json, metadata: Json, where: str) -> None:
     if mapping in _MAPPINGS[1:] and "columnMapping" not in features:
         supported = "SET TBLPROPERTIES ('delta.feature.columnMapping' = 'supported')"
         raise refusal(where, "it maps its columns, and its protocol does not know that", alter(where, supported))
+
+
+def _check_versions(protocol: Json, where: str) -> None:
+    versions = protocol.get("minReaderVersion"), protocol.get("minWriterVersion")
+    if versions[0] not in range(1, READER_VERSION + 1) or versions[1] not in range(1, WRITER_VERSION + 1):
+        raise refusal(where, f"its protocol is {versions[0]}, {versions[1]}, and not at most 3, 7", _UPGRADE)
 
 
 def _check_features(features: Iterable[str], known: Collection[str], kind: str, where: str) -> None:

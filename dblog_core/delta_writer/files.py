@@ -64,6 +64,10 @@ class TableFiles:
         """Makes durable that the file has its name: a `create` may have failed between the two."""
         self.root.storage.settle((self.root / path).path)
 
+    def replace(self, path: str, data: Bytes) -> None:
+        """Writes the file, whole at any moment, over an older one of the name."""
+        (self.root / path).replace(data)
+
     def remove(self, path: str) -> None:
         (self.root / path).remove()
 

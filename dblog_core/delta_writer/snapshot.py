@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 
-from dblog_core.delta_writer import delta_log_checkpoint
+from dblog_core.delta_writer.checkpoints import checkpoint_reader
 from dblog_core.delta_writer.features import (
     CLUSTERING,
     alter,
@@ -33,7 +33,7 @@ from dblog_core.delta_writer.vectors import count_replaced, unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 
-KNOWN_ACTIONS = frozenset({"add", "remove", "txn", "metaData", "protocol", "commitInfo", "cdc", "domainMetadata"})
+_KNOWN_ACTIONS = frozenset({"add", "remove", "txn", "metaData", "protocol", "commitInfo", "cdc", "domainMetadata"})
 _ATTEMPTS = 5  # at a log that is cleaned while it is read
 
 
@@ -151,7 +151,7 @@ def newest(files: TableFiles, earlier: Snapshot | None = None) -> Snapshot:
         # Commits are cleaned away from the oldest on: while the one that we ended with is there, so is its successor.
         if commit_sum is not None or snapshot.version > earlier.version:
             return snapshot
-        if delta_log_checkpoint.list_log(files.names(LOG)).newest == snapshot.version:
+        if checkpoint_reader.list_log(files.names(LOG)).newest == snapshot.version:
             return snapshot
         earlier = None  # the commits behind it were cleaned away: what is newer begins with a checkpoint
     raise LakeError(
@@ -187,7 +187,7 @@ def _read_checkpoint_upto(files: TableFiles, version: int) -> Snapshot:
     for checkpoint, names in _checkpoints(files, by_hint=False):
         if checkpoint <= version:
             with contextlib.suppress(FileNotFoundError):
-                return _of_checkpoint(checkpoint, delta_log_checkpoint.read_checkpoint(files, names), str(files))
+                return _of_checkpoint(checkpoint, checkpoint_reader.read_checkpoint(files, names), str(files))
     return Snapshot()
 
 
@@ -218,6 +218,15 @@ def actions_of(data: bytes, where: str) -> list[Json]:
     return actions
 
 
+def known_actions_of(data: bytes, where: str) -> list[Json]:
+    """As `actions_of`. Raises TableRefused for an action that is not known: it may name files, or say which rows
+    live."""
+    actions = actions_of(data, where)
+    if unknown := {name for action in actions for name in action} - _KNOWN_ACTIONS:
+        raise refusal(where, f"its log has the action {', '.join(sorted(unknown))}", "upgrade dblog")
+    return actions
+
+
 def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
     """The version after a snapshot, by the bytes of its commit. The order of a commit's actions means nothing."""
     removed: list[Json] = []
@@ -226,10 +235,7 @@ def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
     metadata = snapshot.metadata
     protocol = snapshot.protocol
     domains = snapshot.domains
-    for action in actions_of(data, where):
-        # It may say which rows live: passing it over could bring dead rows back.
-        if unknown := action.keys() - KNOWN_ACTIONS:
-            raise refusal(where, f"its log has the action {', '.join(sorted(unknown))}", "upgrade dblog")
+    for action in known_actions_of(data, where):
         if (removal := action.get("remove")) is not None:
             removed.append(removal)
         if (addition := action.get("add")) is not None:
@@ -299,16 +305,16 @@ def _read_checkpoint(files: TableFiles, *, by_hint: bool) -> Snapshot:
     """
     for version, names in _checkpoints(files, by_hint=by_hint):
         try:
-            return _of_checkpoint(version, delta_log_checkpoint.read_checkpoint(files, names), str(files))
+            return _of_checkpoint(version, checkpoint_reader.read_checkpoint(files, names), str(files))
         except FileNotFoundError:
             continue
     return Snapshot()
 
 
 def _checkpoints(files: TableFiles, *, by_hint: bool) -> Iterator[tuple[int, list[str]]]:
-    if by_hint and (hinted := delta_log_checkpoint.last_checkpoint(files)) is not None:
+    if by_hint and (hinted := checkpoint_reader.last_checkpoint(files)) is not None:
         yield hinted
-    yield from delta_log_checkpoint.list_log(files.names(LOG)).checkpoints
+    yield from checkpoint_reader.list_log(files.names(LOG)).checkpoints
 
 
 def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapshot:

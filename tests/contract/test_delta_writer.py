@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.checkpoints.checkpoint_writer import write_checkpoint
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.upserting.upsert import upsert
@@ -85,3 +89,25 @@ def test_two_writers_at_once_lose_nothing(shared_table: Shared) -> None:
     assert [r["id"] for r in rows] == sorted((own_keys | set(range(20))) - deleted_keys | {7})
     log = [name for name in (shared_table.place() / "_delta_log").names() if name.endswith(".json")]
     assert len(log) == 2 + 2 * rounds, "a version each"
+
+
+def test_a_checkpoint_on_s3_stands_for_the_log_before_it(shared_table: Shared) -> None:
+    """Two make it at the same time, and a third one upon it."""
+    writer = shared_table.writer()
+    log = shared_table.place() / "_delta_log"
+    upsert(writer, shared_table.made.changes([row(i, offset=1) for i in range(50)]), "shop", 1)
+    for number in (2, 3):
+        upsert(
+            writer, shared_table.made.changes([row(number, "new", offset=number)], [row(9 + number)]), "shop", number
+        )
+        rows = shared_table.read()
+        with ThreadPoolExecutor(2) as pool:
+            for write in [pool.submit(write_checkpoint, TableFiles.at(shared_table.place()), 0) for _ in range(2)]:
+                write.result()
+        for name in list(log.names()):
+            if name[:20].isdecimal() and int(name[:20]) < number:
+                (log / name).remove()
+        assert sorted(log.names()) == [f"{number:020d}.checkpoint.parquet", f"{number:020d}.json", "_last_checkpoint"]
+        assert shared_table.read() == rows and len(rows) == 50 - (number - 1)
+        by_checkpoint = snapshot.newest(TableFiles.at(shared_table.place()))
+        assert by_checkpoint.txns == {"shop": number} and by_checkpoint.files.keys() == writer.snapshot.files.keys()

@@ -43,6 +43,13 @@ COLUMNS = {
 }
 
 
+def make_checkpoint(spark: SparkSession, path: Path) -> None:
+    """By Spark, which removes old log with it."""
+    jvm: Any = spark._jvm
+    spark.read.format("delta").load(str(path))  # so that Delta has looked for the newest version
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).checkpoint()
+
+
 def row(i: int, note: str, offset: int = 1) -> Row:
     """Every seventh row has NULLs, every fifth the values at an end."""
     if i % 7 == 6:
@@ -104,8 +111,7 @@ class SparkTable:
 
     def checkpoint(self) -> None:
         """By Spark."""
-        log = self.spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
-        log.forTable(self.spark._jsparkSession, str(self.path)).checkpoint()
+        make_checkpoint(self.spark, self.path)
 
     def writer(self) -> OpenTable:
         place = Location(LocalStorage(self.lake, temporary="_dblog/tmp"), "table")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from dblog_core.errors import LakeError
-from dblog_core.lake_engine.tables import delta_log_checkpoint
 from spark_jobs.views import at_cut
 from tests.spark.days import HOUR, ONE, Days
+from tests.spark.spark_tables import make_checkpoint
 
 DAY = 24 * HOUR
 
@@ -97,6 +97,6 @@ def test_a_cut_of_an_hour_ago_names_a_version_of_any_age(days: Days) -> None:
     assert past.read(cut) == [(1, "first")]
     past.maintain()
     past.merge(30, (2, "more"))
-    delta_log_checkpoint.write(days.lake.table(ONE))  # Delta cleans its log with each
+    make_checkpoint(days.lake.spark, Path(str(days.lake.table(ONE))))
     past.merge(20, (3, "more"))
     assert past.read(cut) == [(1, "first")]

@@ -1,4 +1,4 @@
-"""Merges with a session that starts late: what starts it, what does not, and checkpoints that a library makes."""
+"""Merges with a session that starts late: what starts it, what does not, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
 from deltalake import DeltaTable as RustTable
 from deltalake import write_deltalake
-from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from dblog_core.lake.lake_status import lake_at
@@ -27,10 +25,9 @@ from dblog_core.staging import Staging
 from tests.duckdb_reader import read_delta
 from tests.spark.days import HOUR, Days, config_of
 from tests.spark.lakes import TestLake
-from tests.spark.segments import json_in, table
+from tests.spark.segments import table
 
 A = table("a", id=pa.int64(), v=pa.string())
-B = json_in(table("b", id=pa.int64(), v=pa.string()), v="json")
 
 
 def late_lake(tmp_path: Path) -> TestLake:
@@ -205,7 +202,7 @@ def test_rows_of_others_are_disowned_without_spark(tmp_path: Path) -> None:
     ]
 
 
-def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_goes_on_from_a_checkpoint_that_was_made_without_it(spark: SparkSession, tmp_path: Path) -> None:
     """With the rows, marks and transactions of the commits that it replaces."""
     lake = late_lake(tmp_path)
     rows: dict[int, Any] = {}
@@ -224,33 +221,3 @@ def test_spark_goes_on_from_a_checkpoint_of_the_library(spark: SparkSession, tmp
     assert log.newest_transaction(lake_at(str(alone)), "dblog:shop:shop.a") == log.newest_transaction(
         place, "dblog:shop:shop.a"
     )
-
-
-@pytest.mark.parametrize("feature", ["plain", "variant", "mapped", "renamed"])
-def test_a_checkpoint_is_made_of_a_table_with_any_feature(spark: SparkSession, tmp_path: Path, feature: str) -> None:
-    shape = B if feature == "variant" else A
-    real = TestLake(spark, Staging(str(tmp_path / "staging"), source="shop"), tmp_path / "lake")
-    real.json_as = "variant" if feature == "variant" else "text"
-    real.build.update(shape, {"id": 1, "v": '{"n": 1}'})
-    real.build.seal()
-    real.merge_well()
-    place = f"delta.`{real.table(shape)}`"
-    if feature in ("mapped", "renamed"):
-        spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
-    if feature == "renamed":
-        spark.sql(f"ALTER TABLE {place} RENAME COLUMN v TO w")
-    delta_log_checkpoint.write(real.table(shape))
-    alone = tmp_path / "alone"
-    shutil.copytree(str(real.table(shape)), alone)
-    keep_newest_commit(alone)
-    (row,) = spark.read.format("delta").load(str(alone)).select("id").collect()
-    assert row["id"] == 1
-
-
-def test_a_checkpoint_that_nobody_can_make_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers take longer, and no merge ends for it."""
-    lake = late_lake(tmp_path)
-    change(lake, {}, random.Random(3), 2)
-    monkeypatch.setattr(RustTable, "create_checkpoint", Mock(side_effect=DeltaError("a feature that it does not know")))
-    delta_log_checkpoint.write(lake.table(A))
-    assert not any(name.endswith(".parquet") for name in (lake.table(A) / "_delta_log").names())

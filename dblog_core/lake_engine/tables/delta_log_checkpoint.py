@@ -1,18 +1,18 @@
-"""Checkpoints of a table's log: readers begin with one, and Delta cleans old commits away when it makes one.
+"""Checkpoints of a table's log, from which readers begin: when one is due, and a thread that makes it.
 
-Delta makes them beside its own commits; those that are made without Spark ask for them here. One is made in a thread:
-no merge waits for it, and a process that ends before it is done leaves it to the next one.
+No merge waits for one, and a process that ends before it is done leaves it to the next one.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from deltalake.exceptions import DeltaError
-
-from dblog_core.lake.cuts import open_table
+from dblog_core.delta_writer.checkpoints.checkpoint_writer import write_checkpoint
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.errors import LakeError, StagingError
 from dblog_core.storage.location import Location
 
 INTERVAL = "delta.checkpointInterval"
@@ -56,7 +56,6 @@ class Checkpoints:
 def write(table: Location) -> None:
     """Makes one of the newest version. Where that fails nothing is lost: readers take longer until the next."""
     try:
-        if (opened := open_table(table)) is not None:
-            opened.create_checkpoint()
-    except DeltaError as error:
-        _log.warning("%s: no checkpoint is made: %s", table, str(error).split("\n", 1)[0])
+        write_checkpoint(TableFiles.at(table), time.time_ns() // 1_000_000)
+    except (LakeError, StagingError) as error:
+        _log.warning("no checkpoint is made: %s", error.reason)

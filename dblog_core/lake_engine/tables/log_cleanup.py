@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from dblog_core.delta_writer import delta_log_checkpoint
+from dblog_core.delta_writer.checkpoints import checkpoint_reader
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.errors import LakeError
 from dblog_core.storage.location import Location
@@ -18,7 +18,7 @@ _VERSIONED = re.compile(r"(\d{20})\.(?:json|crc|checkpoint\.parquet|checkpoint\.
 
 def has_checkpoint(table: Location) -> bool:
     """Whether the table's newest version has one."""
-    listing = delta_log_checkpoint.list_log(TableFiles.at(table).names(LOG))
+    listing = checkpoint_reader.list_log(TableFiles.at(table).names(LOG))
     return any(version == listing.newest for version, _ in listing.checkpoints) or listing.named == listing.newest
 
 
@@ -26,7 +26,7 @@ def clean(table: Location, version: int) -> int:
     """Removes the commits and checkpoints that nobody needs who reads `version` or a later one; how many files."""
     files = TableFiles.at(table)
     names = list(files.names(LOG))
-    listing = delta_log_checkpoint.list_log(names)
+    listing = checkpoint_reader.list_log(names)
     if listing.named >= 0:  # of a form that is not read here
         return 0
     for first, parts in listing.checkpoints:
@@ -39,7 +39,7 @@ def _is_whole(files: TableFiles, parts: list[str]) -> bool:
     """Whether a checkpoint can stand for all before it."""
     kinds = set[str]()
     try:
-        for action in delta_log_checkpoint.read_checkpoint(files, parts):
+        for action in checkpoint_reader.read_checkpoint(files, parts):
             kinds.update(action)
     except (LakeError, FileNotFoundError):
         return False

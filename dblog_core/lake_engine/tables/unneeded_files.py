@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from dblog_core.delta_writer import delta_log_checkpoint, vectors
-from dblog_core.delta_writer.features import refusal
+from dblog_core.delta_writer import vectors
+from dblog_core.delta_writer.checkpoints import checkpoint_reader
 from dblog_core.delta_writer.files import LOG, TableFiles
-from dblog_core.delta_writer.snapshot import KNOWN_ACTIONS, actions_of, at_version, commit_path, path_of
+from dblog_core.delta_writer.snapshot import at_version, commit_path, known_actions_of, path_of
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.storage import Stored
@@ -31,7 +31,7 @@ def nearest_readable_version(files: TableFiles, version: int) -> int:
     """That version if the log still shows it whole; else the oldest one that it shows: it was cleaned away, or another
     table is in the place of the one that had it. Raises LakeError where there is none."""
     names = list(files.names(LOG))
-    listing = delta_log_checkpoint.list_log(names)
+    listing = checkpoint_reader.list_log(names)
     oldest = 0
     if commit_path(0).removeprefix(f"{LOG}/") not in names:
         if not listing.checkpoints:
@@ -66,13 +66,11 @@ def find_needed(files: TableFiles, since: int) -> set[str]:
     for version, actions in _commits_behind(files, since):
         newest_read = version
         for action in actions:
-            if unknown := action.keys() - KNOWN_ACTIONS:  # it may name files
-                raise refusal(str(files), f"its log has the action {', '.join(sorted(unknown))}")
             if (add := action.get("add")) is not None:
                 needed.update(_paths_of_add(files, add))
             if (change := action.get("cdc")) is not None:
                 needed.add(path_of(change["path"], str(files)))
-    if (newest := delta_log_checkpoint.list_log(files.names(LOG)).newest) > newest_read:
+    if (newest := checkpoint_reader.list_log(files.names(LOG)).newest) > newest_read:
         raise LakeError(
             f"the table's log lacks commit {newest_read + 1}, and has commit {newest}",
             where=str(files),
@@ -89,7 +87,7 @@ def _commits_behind(files: TableFiles, version: int) -> Iterator[tuple[int, list
             for number, data in zip(numbers, readers.map(files.read, map(commit_path, numbers)), strict=True):
                 if data is None:
                     return
-                yield number, actions_of(data, files.url(commit_path(number)))
+                yield number, known_actions_of(data, files.url(commit_path(number)))
             version += _AT_ONCE
 
 

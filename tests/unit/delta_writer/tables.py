@@ -348,6 +348,12 @@ class FaultyStorage(LocalStorage):
     def create(self, relative: str, data: Any) -> bool:
         return bool(self._call("create", relative, lambda: LocalStorage.create(self, relative, data)))
 
+    def replace(self, relative: str, data: Any) -> None:
+        self._call("replace", relative, lambda: LocalStorage.replace(self, relative, data))
+
+    def remove(self, relative: str) -> None:
+        self._call("remove", relative, lambda: LocalStorage.remove(self, relative))
+
 
 def _away(relative: str) -> BaseException:
 

@@ -7,15 +7,17 @@ in sidecars.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dblog_core.delta_writer.checkpoints.action_columns import SCHEMA, SIDECAR, batch_of
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.errors import LakeError
@@ -25,8 +27,11 @@ _CLASSIC = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet")
 _NAMED = re.compile(r"(\d{20})\.checkpoint\.[0-9a-f-]{36}\.(?:json|parquet)")
 _COMMIT = re.compile(r"(\d{20})\.json")
-# Tombstones (`remove`) stay out: VACUUM alone needs them, and they may be most of a checkpoint.
-_ACTIONS = ("add", "txn", "metaData", "protocol", "domainMetadata", "sidecar")
+SMALL_ACTIONS = ("txn", "metaData", "protocol", "domainMetadata")
+"""Those that say nothing of files."""
+# Without tombstones (`remove`): only VACUUM needs them, and they may be most of a checkpoint.
+_LIVE = ("add", *SMALL_ACTIONS)
+_PASSED_OVER = frozenset({"checkpointMetadata", "commitInfo", "cdc"})
 _SIDECARS = "_sidecars"
 _ROWS = 10_000  # actions that are in memory at once, beside those that are kept
 _MAPS = {"partitionValues", "configuration", "options", "tags"}
@@ -87,17 +92,29 @@ def last_checkpoint(files: TableFiles) -> tuple[int, list[str]] | None:
     return version, [f"{version:020d}.checkpoint.{i:010d}.{parts:010d}.parquet" for i in range(1, parts + 1)]
 
 
-def read_checkpoint(files: TableFiles, names: list[str]) -> Iterator[Json]:
-    """The actions in a checkpoint's files, as a commit would have them: {"add": {...}}.
+def read_checkpoint(files: TableFiles, names: Iterable[str], kinds: Collection[str] = _LIVE) -> Iterator[Json]:
+    """The actions of these kinds in a checkpoint's files, as a commit would have them: {"add": {...}}.
 
-    Raises FileNotFoundError if one of the files is gone, LakeError if one cannot be read.
+    Raises FileNotFoundError if one of the files is gone, LakeError if one cannot be read, TableRefused for an action
+    that is not known.
     """
+    for batch in read_batches(files, names, kinds):
+        for row in batch.to_pylist():
+            yield from ({name: _plain(value)} for name, value in row.items() if value is not None)
+
+
+def read_batches(files: TableFiles, names: Iterable[str], kinds: Collection[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a checkpoint's files, with a column for each of these kinds of action that the file has. Raises as
+    `read_checkpoint`."""
     for name in names:
-        for action in _read_file(files, f"{LOG}/{name}"):
-            if (sidecar := action.get("sidecar")) is not None:
-                yield from _read_file(files, _sidecar_path(files, str(sidecar["path"])))
-            else:
-                yield action
+        for batch in _read_file(files, f"{LOG}/{name}", {*kinds, SIDECAR.name}):
+            if SIDECAR.name not in batch.schema.names:
+                yield batch
+                continue
+            yield batch.drop_columns([SIDECAR.name])
+            # Only file actions are in sidecars.
+            for path in pc.struct_field(batch[SIDECAR.name], "path").drop_null().to_pylist() if "add" in kinds else ():
+                yield from _read_file(files, _sidecar_path(files, path), kinds)
 
 
 def _sidecar_path(files: TableFiles, path: str) -> str:
@@ -108,32 +125,46 @@ def _sidecar_path(files: TableFiles, path: str) -> str:
     return below
 
 
-def _read_file(files: TableFiles, path: str) -> Iterator[Json]:
+def _read_file(files: TableFiles, path: str, kinds: Collection[str]) -> Iterator[pa.RecordBatch]:
     if (data := files.read(path)) is None:
         # Cleaned away since it was listed: the caller begins with a newer one.
         raise FileNotFoundError(path)
+    where = files.url(path)
     try:
-        yield from _parse_lines(data) if path.endswith(".json") else _actions(pq.ParquetFile(pa.BufferReader(data)))
-    except (pa.ArrowException, OSError, ValueError, AttributeError) as error:
+        if path.endswith(".json"):
+            yield _parse_lines(data, kinds, where)
+        else:
+            yield from _parquet_batches(pq.ParquetFile(pa.BufferReader(data)), kinds, where)
+    except (pa.ArrowException, OSError, ValueError, TypeError, AttributeError) as error:
         raise LakeError(
             f"a checkpoint of the table's log cannot be read: {error}",
-            where=files.url(path),
+            where=where,
             fix="remove the file if the commits before it are all there, or restore it from a backup",
         ) from error
 
 
-def _parse_lines(data: bytes) -> Iterator[Json]:
-    for line in data.splitlines():
-        action = orjson.loads(line)
-        yield from ({name: action[name]} for name in _ACTIONS if action.get(name) is not None)
+def _parse_lines(data: bytes, kinds: Collection[str], where: str) -> pa.RecordBatch:
+    actions = [orjson.loads(line) for line in data.splitlines()]
+    _check_known({name for action in actions for name in action}, where)
+    return batch_of(actions, pa.schema([field for field in (*SCHEMA, SIDECAR) if field.name in kinds]))
 
 
-def _actions(file: pq.ParquetFile) -> Iterator[Json]:
+def _parquet_batches(file: pq.ParquetFile, kinds: Collection[str], where: str) -> Iterator[pa.RecordBatch]:
     schema = file.schema_arrow
-    columns = [column for action in _ACTIONS if action in schema.names for column in _columns(schema.field(action))]
-    for batch in file.iter_batches(_ROWS, columns=columns):
-        for row in batch.to_pylist():
-            yield from ({name: _plain(value)} for name, value in row.items() if value is not None)
+    unknown = [name for name in schema.names if name not in _KNOWN]
+    columns = [column for name in schema.names if name in kinds for column in _columns(schema.field(name))]
+    for batch in file.iter_batches(_ROWS, columns=[*columns, *unknown]):
+        _check_known([name for name in unknown if batch[name].null_count < len(batch)], where)
+        yield batch.drop_columns(unknown)
+
+
+_KNOWN = frozenset({*SCHEMA.names, SIDECAR.name, *_PASSED_OVER})
+
+
+def _check_known(kinds: Iterable[str], where: str) -> None:
+    """An action may say which rows live: passing it over could bring dead rows back."""
+    if unknown := sorted(set(kinds) - _KNOWN):
+        raise refusal(where, f"its checkpoint has the action {', '.join(unknown)}", "upgrade dblog")
 
 
 def _columns(action: pa.Field) -> list[str]:
