@@ -39,7 +39,7 @@ def _true() -> bool:
 class Caller:
     """The process that a job runs in.
 
-    `say` gets progress, a line at a time. `is_wanted`: False once nobody needs the job any more. `start_carrier`: adds
+    `say` gets progress, a line at a time. `is_wanted`: False ends it. `start_carrier`: adds
     executors to the lake, which end with the ExitStack; `ready`: says that it has.
     """
 
