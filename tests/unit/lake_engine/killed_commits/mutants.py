@@ -13,8 +13,8 @@ import numpy as np
 from deltalake import DeltaTable
 
 from dblog_core.delta_writer import append
+from dblog_core.delta_writer.checkpoints.checkpoint_reader import list_log
 from dblog_core.delta_writer.commit import commit_data
-from dblog_core.delta_writer.delta_log_checkpoint import list_log
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.keys.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core.config.lake import SchemaChanges
 from dblog_core.config.settings import Config
-from dblog_core.delta_writer.delta_log_checkpoint import list_log
+from dblog_core.delta_writer.checkpoints.checkpoint_reader import list_log
 from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import history_location
