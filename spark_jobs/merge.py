@@ -25,7 +25,7 @@ from dblog_core.lake_engine.lake_job import Caller
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.spreading.tasks import open_configured
 from dblog_core.lake_engine.merging.spreading.write_spread import Spread
-from spark_jobs import delta_log_store, entry_point
+from spark_jobs import entry_point
 from spark_jobs.entry_point import Starters, say
 from spark_jobs.spread import run_tasks
 
@@ -68,9 +68,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _start_spark(config: Config, stop: threading.Event, lake: Lake, stack: ExitStack) -> Lake:
     """The lake with what Spark gives it: executors for large shares, and properties of new tables. Spark ends with
-    `stack`. Raises LakeError where it would not be safe."""
+    `stack`."""
     spark = stack.enter_context(entry_point.session(f"dblog merge {config.source.name}", stop, s3=config.s3))
-    delta_log_store.check_excludes(spark, str(lake.location))
     settings = dict(spark.sparkContext.getConf().getAll())
     return replace(lake, spread=_spread(config, spark, settings), spark_settings=settings)
 

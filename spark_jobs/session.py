@@ -16,18 +16,13 @@ _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-K
 
 
 def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") -> SparkSession:
-    """The session of this process. `conf` only where no spark-submit has given the settings. Raises LakeError where its
-    commits would not be safe."""
+    """The session of this process. `conf` only where no spark-submit has given the settings."""
     from pyspark.sql import SparkSession
-
-    from spark_jobs import delta_log_store
 
     builder = SparkSession.builder.appName(name)
     for key, value in (conf or {}).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    delta_log_store.install(spark)
-    return spark
+    return builder.getOrCreate()
 
 
 def reach_s3(spark: SparkSession, settings: S3Config) -> None:

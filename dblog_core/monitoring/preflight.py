@@ -209,7 +209,6 @@ def _place(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Pro
 def _lake(config: Config) -> Iterator[Problem]:
     faults_of_place = list(_place(config, config.lake.path, "tables", fatal=False))
     yield from faults_of_place or _continuity(config)
-    yield from _log_store(config)
 
 
 def _continuity(config: Config) -> Iterator[Problem]:
@@ -221,18 +220,6 @@ def _continuity(config: Config) -> Iterator[Problem]:
     else:
         if not verdict.may_merge:
             yield Problem(f"every merge refuses the staging: {verdict.to_error().reason}", verdict.fix, fatal=False)
-
-
-def _log_store(config: Config) -> Iterator[Problem]:
-    """Whether commits of the lake's jobs exclude those of others."""
-    scheme = config.lake.path.split("://")[0] if "://" in config.lake.path else "file"
-    settings = (f"spark.delta.logStore.{scheme}.impl", "spark.delta.logStore.class")
-    if log_stores := [name for name in settings if name in config.spark.conf]:
-        what = (
-            f"{log_stores[0]} in [spark.conf] takes the place of the log store of dblog: those of Delta may overwrite "
-            "what another merge has committed, and merges refuse a store that is not known to exclude other drivers"
-        )
-        yield Problem(what, "remove it", fatal=False)
 
 
 def _bucket(config: Config, path: str, what: str, *, fatal: bool) -> Iterator[Problem]:

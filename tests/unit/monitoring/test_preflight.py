@@ -49,20 +49,6 @@ def test_what_a_configuration_leaves_open_is_warned_of(tmp_path: Path) -> None:
     assert warnings(file) == ""
 
 
-def test_a_log_store_of_the_users_own_is_warned_of(tmp_path: Path) -> None:
-    file = tmp_path / "shop.toml"
-    file.write_text(FILE.replace('path = "lake"', f'path = "{tmp_path}/lake"'))
-    file.chmod(0o600)
-    assert not list(preflight._lake(load(file)))
-    file.write_text(
-        file.read_text() + '[spark.conf]\n"spark.delta.logStore.gs.impl" = "io.delta.storage.GCSLogStore"\n'
-    )
-    assert not list(preflight._lake(load(file))), "that of another scheme leaves ours"
-    file.write_text(file.read_text() + '"spark.delta.logStore.file.impl" = "io.delta.storage.LocalLogStore"\n')
-    (problem,) = preflight._lake(load(file))
-    assert not problem.fatal and "spark.delta.logStore.file.impl" in problem.what and problem.fix
-
-
 def test_what_prevents_the_capture_of_a_table_is_one_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "shop.toml"
     file.write_text(FILE)
