@@ -368,7 +368,6 @@ def _name_errors(place: Place) -> Iterator[None]:
     try:
         yield
     except DeltaError as error:
-        message = str(error).split("\tat ")[0].split("JVM stacktrace")[0].strip()[:2000]
         raise LakeError(
-            f"the table cannot be maintained, and merges continue without it: {message}", where=place.name
+            f"the table cannot be maintained, and merges continue without it: {first_lines(error)}", where=place.name
         ) from error
