@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -147,6 +148,29 @@ def rows_at(
         return pa.table({name: pa.array([], shape[name].type) for name in names})
     order = np.argsort(np.concatenate(places), kind="stable")
     return pa.concat_tables(parts).take(pa.array(order))
+
+
+def row_ids_at(files: TableFiles, live: LiveFile, shape: Shape, rows: Rows) -> npt.NDArray[np.int64]:
+    """The ids of these rows of a file, whose rows are tracked. Of a file that stores no ids they follow from the places
+    of the rows (PROTOCOL.md, "Row IDs"), and nothing is read but its footer."""
+    assert shape.row_id is not None, "rows are tracked"
+    tracked = shape.with_row_ids()
+    has_place = live.add.get("baseRowId") is not None and live.add.get("defaultRowCommitVersion") is not None
+    with open_data_file(files, live) as file:
+        name = _stored_names(file, [tracked[shape.row_id]], by_id=shape.by_id).get(shape.row_id)
+        is_stored = name is not None and not _holds_nulls_alone(file, name)
+        is_within = len(rows) == 0 or 0 <= rows.min() <= rows.max() < file.metadata.num_rows
+    if has_place and is_within and not is_stored:
+        return np.asarray(live.add["baseRowId"] + rows.astype(np.int64))
+    return np.asarray(rows_at(files, live, tracked, [shape.row_id], rows)[shape.row_id])
+
+
+def _holds_nulls_alone(file: pq.ParquetFile, name: str) -> bool:
+    """Whether a column of a file is NULL in every row, by its statistics."""
+    number = [file.schema.column(i).path for i in range(len(file.schema.names))].index(name)
+    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    statistics = [(group.column(number).statistics, group.num_rows) for group in groups]
+    return all(about is not None and about.has_null_count and about.null_count == rows for about, rows in statistics)
 
 
 @dataclass(frozen=True, slots=True)

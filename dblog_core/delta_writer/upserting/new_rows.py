@@ -13,7 +13,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
 from dblog_core.delta_writer.partitions import Partition, split_rows
 from dblog_core.delta_writer.shape import Shape
-from dblog_core.delta_writer.stored_rows import rows_at
+from dblog_core.delta_writer.stored_rows import row_ids_at
 from dblog_core.interfaces import Json
 
 _NO_ID = -1
@@ -40,8 +40,7 @@ def row_ids(table: OpenTable, shape: Shape, hits: Sequence[Hits], puts: Flags) -
     ids = np.full(len(puts), _NO_ID, np.int64)
     for hit in (hit.of(puts) for hit in hits):
         if len(hit.rows):
-            stored = rows_at(table.files, hit.file, shape.with_row_ids(), [shape.row_id], hit.rows)
-            ids[hit.change_numbers] = np.asarray(stored[shape.row_id])
+            ids[hit.change_numbers] = row_ids_at(table.files, hit.file, shape, hit.rows)
     return pa.array(ids, mask=ids == _NO_ID)
 
 
