@@ -108,7 +108,7 @@ def return_freed_memory() -> None:
     """Arrays of a mebibyte and more go back to the system as soon as they are freed, whichever threads made them.
 
     With each large array that is freed glibc raises the size from which it does so, up to 32 MiB, and keeps smaller
-    ones for the next array of the same thread. After merges of a million rows it kept up to 600 MB for nobody.
+    ones for the next array of the same thread. After merges of a million rows it kept up to 600 MB that nothing used.
     """
     with suppress(OSError, AttributeError):  # not of glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)

@@ -25,7 +25,7 @@ _IN_MEMORY = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class SpooledTable:
-    """Where a table lies in the file; its rows, and their bytes in memory. `table`: one that stays there."""
+    """The place of a table in the file, its rows, and their bytes in memory. `table`: one that stays there."""
 
     begin: int
     size: int

@@ -120,7 +120,7 @@ def _checkpoint_data(files: TableFiles, before: int, names: list[str], version: 
 
 
 def _check_statistics(batch: pa.RecordBatch, where: str) -> None:
-    """Raises TableRefused where another program's checkpoint has them as columns alone: we have them as text."""
+    """Raises TableRefused where another program's checkpoint has them only as columns: we have them as text."""
     adds = batch["add"] if "add" in batch.schema.names else None
     if adds is not None and adds.null_count < len(adds) and "stats" not in adds.type.names:
         setting = "delta.checkpoint.writeStatsAsJson"
@@ -230,9 +230,9 @@ class _LaterActions:
 
     def batches(self, retention: Retention) -> Iterator[pa.RecordBatch]:
         """Those that a checkpoint has."""
-        kept = [action for action in self._newest.values() if retention.keeps(action)]
-        for start in range(0, len(kept), _ROW_GROUP):
-            yield batch_of(kept[start : start + _ROW_GROUP])
+        unexpired = [action for action in self._newest.values() if retention.keeps(action)]
+        for start in range(0, len(unexpired), _ROW_GROUP):
+            yield batch_of(unexpired[start : start + _ROW_GROUP])
 
     def without_replaced(self, batch: pa.RecordBatch, retention: Retention) -> pa.RecordBatch:
         """The file actions of an older checkpoint's rows that no later one replaces, without expired removals."""

@@ -154,7 +154,7 @@ def upsert(
 ) -> Upserted:
     """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `changes` may be several
     parts, which can be gone through again, and of which no two have a key in common. `withhold` gets, before the
-    commit, the numbers of the changes whose row has a value that nobody knows. `below`: the table's rows whose order is
+    commit, the numbers of the changes whose row has an unknown value. `below`: the table's rows whose order is
     below it go first, in the same commit. `is_fresh`: the caller has refreshed the
     table a moment ago, which saves a look at its log; should another commit be there since, ours fails. `gives_up`:
     then this raises Overtaken, for a caller that must look at the other commit first.
@@ -322,7 +322,7 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRo
     wins = ~(older | unchanged)
     same_lives = [hit.of(~is_other_life) for hit in hits]
     rows, unknown = take_unchanged_toast(table, changes, same_lives, wins & ~changes.deleted, shape, gone, most)
-    # A row with a value that nobody knows leaves the table: a wrong value would be worse than a row that waits for a
+    # A row with an unknown value leaves the table: a wrong value would be worse than a row that waits for a
     # dump.
     puts = wins & ~changes.deleted & ~unknown
     counts = Upserted(

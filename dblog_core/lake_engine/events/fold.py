@@ -88,7 +88,7 @@ class FoldedRows:
     parts: Iterable[pa.Table]
     count: int
     withheld: int = 0
-    """Rows with a value that nobody knows, whatever the table has."""
+    """Rows with an unknown value, whatever the table has."""
     is_small: bool = False
     """Whether all parts are in memory."""
 
@@ -350,5 +350,5 @@ def image_of(rows: pa.Table, schema: TableSchema) -> pa.Array:
 
 
 def count_withheld(rows: pa.Table) -> int:
-    """Folded rows with a value that nobody knows."""
+    """Folded rows with an unknown value."""
     return int(pc.sum(pc.equal(rows["op"], WITHHOLD)).as_py() or 0)

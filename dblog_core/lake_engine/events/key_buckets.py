@@ -35,7 +35,7 @@ DISTRIBUTED_BYTES = 32 << 20
 """Decoded bytes of events that are put into buckets at once."""
 GROUP_BYTES = 48 << 20
 GROUP_EVENTS = 100_000
-"""Of buckets that are joined: the most of each, where one bucket alone does not have more."""
+"""Of buckets that are joined: the most of each, unless one bucket has more."""
 PORTION_BYTES = 32 << 20
 """Decoded bytes of events of a bucket that are followed at a time."""
 

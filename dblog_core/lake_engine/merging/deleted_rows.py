@@ -122,8 +122,8 @@ def remove_older(lake: LakeTable, offset: int) -> None:
 
 def append_ghosts_before(staging: Staging, history: History, schema: TableSchema, work: Work, *, last: int) -> None:
     """Tells the history which rows the full dumps show to be gone that end before the lake table begins: what came
-    before the newest of them, which it begins with, is in the history alone. `work`: without that. As in a lake, rows
-    with a value that nobody knew do not count."""
+    before the newest of them, which it begins with, is only in the history. `work`: without that. As in a lake, rows
+    with an unknown value do not count."""
     assert work.floor is not None
     ends = [m for m in work.finished if m.since is not None and m.since <= work.floor and _is_full(m)]
     ends.sort(key=lambda mark: mark.offset)

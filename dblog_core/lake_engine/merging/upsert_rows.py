@@ -147,7 +147,7 @@ def write(
     `merged`: the highest offset that one of our rows can have in the table; rows beyond it are newer than all rows in
     it, and nothing is compared. `begins`: the first offset of the work that was folded. `below`: the offset of the last
     TRUNCATE before these rows: older rows of the table go in the same commit. `withhold` gets, before the commit, the
-    keys of rows with a value that nobody knows. `mends`: columns in which a row of the table that has the
+    keys of rows with an unknown value. `mends`: columns in which a row of the table that has the
     offset of the folded row is compared with it (none: such a row is trusted).
     `is_left`: the table `is_as_left`, and is not read again; raises Overtaken where others have committed since.
     Raises TableRefused for a table that has what is not written here, LeaseLost where another may merge.

@@ -1,4 +1,4 @@
-"""Keys of rows with a value that nobody knows: kept until a dump, requested by the merge itself, has brought them.
+"""Keys of rows with an unknown value: kept until a dump, requested by the merge itself, has brought them.
 
 A key is recorded before the commit that leaves its row out, and forgotten when the lake has it or it is deleted; a
 crash in between at worst asks for a dump twice. A dump that ended without bringing a key (the row changed at that very

@@ -98,7 +98,7 @@ class SpreadWork:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBucket:
-    """The plan of some keys. `unknown`: those whose row has a value that nobody knows; `withheld`: how many of them the
+    """The plan of some keys. `unknown`: those whose row has an unknown value; `withheld`: how many of them the
     fold has found; `deleted`, `living`: of the keys that wait for a dump those that the work deletes, and those that
     have a row at its end."""
 
