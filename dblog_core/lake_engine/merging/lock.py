@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dblog_core.errors import LakeBusy, LeaseLost
+from dblog_core.errors import LakeBusy, LakeError, LeaseLost
 from dblog_core.interfaces import StateStore
 from dblog_core.storage.location import Location
 
@@ -66,8 +66,15 @@ def _file_lock(directory: Location, holder: str, deadline: float, go_on: Callabl
     if path is None:
         yield
         return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise LakeError(
+            f"the lake's lock cannot be opened: {error.strerror}",
+            where=str(path),
+            fix="give [lake] path a directory that this user can write to",
+        ) from error
     try:
         while not _try_lock(descriptor):
             if time.monotonic() >= deadline or not go_on():

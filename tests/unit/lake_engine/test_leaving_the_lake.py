@@ -11,6 +11,7 @@ import pytest
 
 from dblog_core import wiring
 from dblog_core.config import loader
+from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake_engine.lake_job import Caller, open_lake_job
 from dblog_core.lake_engine.merging.lake import Lake
@@ -68,3 +69,16 @@ def test_the_lake_is_free_while_a_checkpoint_is_being_made(tmp_path: Path, monke
             may_end.set()
             thread.join()
     assert events == ["a checkpoint begins", "the checkpoint is made", "the carrier stops"]
+
+
+def test_a_lake_whose_place_cannot_be_made_is_named_with_the_fix(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file in its place")
+    file = tmp_path / "shop.toml"
+    file.write_text(_TOML.format(root=tmp_path))
+    caller = Caller(threading.Event(), print)
+    with (
+        pytest.raises(LakeError, match="the lake's lock cannot be opened: Not a directory") as caught,
+        open_lake_job(loader.load(file, secrets=False), "merge", caller, wait_seconds=0),
+    ):
+        pytest.fail("there is no lake")
+    assert caught.value.where.endswith("lake/_dblog/lock") and "[lake] path" in (caught.value.fix or "")
