@@ -61,40 +61,11 @@ _WRITABLE = _READABLE | {
     "invariants",
     ROW_TRACKING,
 }
-"""Some only name what a table may have: properties and `_COLUMN` tell whether it has it."""
+"""Some only name what a table may have: properties and `_COLUMN` tell whether it has it. A classic checkpoint holds all
+that they ask of one: fields of `add`, `remove` and `domainMetadata`, and the metadata as it is."""
 
 _CHECKPOINTED = _WRITABLE - {_PROTECTION, "v2Checkpoint"}
 """Features of tables of which a classic checkpoint tells all that the log before it does."""
-
-_IN_CHECKPOINTS = frozenset(
-    {
-        # They ask for fields that a checkpoint must keep.
-        CLUSTERING,  # `clusteringProvider` of an `add`, a metadata domain
-        "deletionVectors",  # `deletionVector` of an `add` and a `remove`: a file is its path and its vector
-        "domainMetadata",  # the domains that are not removed
-        ROW_TRACKING,  # `baseRowId`, `defaultRowCommitVersion`, a metadata domain
-        # They permit another form of checkpoint, and the classic one.
-        "v2Checkpoint",
-        # They say which log, or which file, may be removed, and nothing of a checkpoint of the newest version.
-        IN_COMMIT_TIMESTAMP,  # the time is in the commit of the version, which stays
-        _PROTECTION,
-        "vacuumProtocolCheck",
-        # Their settings are in the metadata, and their values in fields that every checkpoint has.
-        "allowColumnDefaults",
-        "appendOnly",
-        _FEED,  # files of changes (`cdc`) are in no checkpoint
-        "checkConstraints",
-        "columnMapping",  # partition values and statistics are under physical names already
-        "generatedColumns",
-        "identityColumns",
-        "invariants",
-        "timestampNtz",
-        "typeWidening",
-        "variantType",
-        "variantType-preview",
-    }
-)
-"""Features of tables whose classic checkpoint this package writes."""
 
 _APPEND_ONLY = "delta.appendOnly"
 CHANGE_DATA_FEED = "delta.enableChangeDataFeed"
@@ -180,8 +151,7 @@ def check_rows_readable(protocol: Json, metadata: Json, where: str) -> None:
 
 def check_writable(protocol: Json, metadata: Json, where: str) -> None:
     """Raises TableRefused where a commit of removed and added files would not be all that the table asks for."""
-    _check_protocol(protocol, metadata, where)
-    _check_settings(metadata, where)
+    check_appendable(protocol, metadata, where)
     if is_on(metadata, _APPEND_ONLY):
         raise refusal(where, "it takes appended rows alone", unset(where, _APPEND_ONLY))
 
@@ -197,7 +167,7 @@ def check_checkpointable(protocol: Json, where: str) -> None:
     """Raises TableRefused where it is not known what a checkpoint of the table must hold."""
     _check_versions(protocol, where)
     features = [*reader_features(protocol), *writer_features(protocol)]
-    _check_features(features, _IN_CHECKPOINTS, "feature", where)
+    _check_features(features, _WRITABLE, "feature", where)
 
 
 def takes_vectors(protocol: Json, metadata: Json) -> bool:

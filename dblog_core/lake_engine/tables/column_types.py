@@ -86,26 +86,6 @@ def history_shape(schema: TableSchema) -> t.StructType:
     return t.StructType([*row_shape(schema), *change, *moved])
 
 
-def log_shape(schema: TableSchema) -> t.StructType:
-    """What the merge reads of a log file (see `dblog_core.staging.manifest`)."""
-    moved = [t.StructField("moved_from", key_shape(schema))] if schema.key else []
-    return t.StructType(
-        [
-            t.StructField("offset", t.LongType()),
-            t.StructField("op", t.StringType()),
-            t.StructField("origin", t.StringType()),
-            t.StructField("transaction", t.StringType()),
-            t.StructField("position", t.StringType()),
-            t.StructField("commit_time", t.TimestampType()),
-            t.StructField("key_only", t.BooleanType()),
-            t.StructField("unchanged", t.ArrayType(t.StringType())),
-            *moved,
-            t.StructField("before", row_shape(schema)),
-            t.StructField("after", row_shape(schema)),
-        ]
-    )
-
-
 def arrow_type(kind: t.DataType) -> pa.DataType | None:
     """The Arrow type with the same values as a column of the lake; None for a type that no staged column has."""
     if isinstance(kind, t.DecimalType):
