@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
-from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
 from dblog_core.delta_writer.data_file import StoredFile
-from dblog_core.delta_writer.due_actions import complete_actions
-from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.keys import key_index
 from dblog_core.delta_writer.keys.key_index import KeyIndex
 from dblog_core.delta_writer.keys.key_runs import IndexDamaged
 from dblog_core.delta_writer.order_guard import Hits
 from dblog_core.delta_writer.shape import Shape
-from dblog_core.delta_writer.snapshot import LiveFile, Snapshot
+from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import column_batches
+from dblog_core.delta_writer.table_log import Options, TableLog
 from dblog_core.delta_writer.vectors import read_vector, unique_id
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.storage import Bytes
 from dblog_core.storage.location import Location
@@ -45,8 +40,8 @@ Between = tuple[int, int]
 """The lowest and the highest value of a key's first column."""
 
 
-class OpenTable:
-    """One table, used by one thread. What it keeps in memory are caches that the table's log rules."""
+class OpenTable(TableLog):
+    """A table whose rows are looked up by their keys."""
 
     def __init__(
         self,
@@ -54,23 +49,15 @@ class OpenTable:
         keys: Sequence[str],
         *,
         order: str,
-        mark: str,
         index: Path | None = None,
         index_memory: int = key_index.MEMORY,
         only_grows: bool = False,
-        check: Callable[[], None] = lambda: None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        **options: Unpack[Options],
     ) -> None:
-        """`keys`: the key's columns; `order`: the column that tells which of two rows is newer; `mark`: what our
-        commits carry; `only_grows`: others append rows, and here files alone are written again; `index`: a directory
-        of this machine for the index, of which `index_memory` bytes stay in memory; `check` raises LeaseLost once
-        another may write: it is asked right before each commit."""
-        self.files = TableFiles.at(table)
-        self.mark = mark
-        self.check = check
-        self.now_ms = now_ms
-        self.new_id = new_id
+        """`keys`: the key's columns; `order`: the column that tells which of two rows is newer; `only_grows`: others
+        append rows, and here files alone are written again; `index`: a directory of this machine for the index, of
+        which `index_memory` bytes stay in memory; the others: as for `TableLog`."""
+        super().__init__(table, **options)
         self.keys = tuple(keys)
         self.order = order
         self._only_grows = only_grows
@@ -79,16 +66,8 @@ class OpenTable:
         self._index: KeyIndex | None = None
         self.vectors: dict[str, tuple[str | None, RowSet]] = {}
         self._ends: dict[str, tuple[str | None, Between | None]] = {}
-        self.snapshot = Snapshot()
         self.rewritten_bytes = 0
         """Of all vectors, and copies of files, that changes have had written; never falls."""
-        self.commit_info: Json = {}
-        """The provenance of our last commit."""
-
-    def is_as_left(self) -> bool:
-        """Whether the table still has the commit that the snapshot ends with (`snapshot.is_there`): one request. What
-        others have committed since then makes our next commit fail."""
-        return snapshot.is_there(self.files, self.snapshot)
 
     def shape(self) -> Shape:
         """The table's shape as of the last look. Raises TableRefused."""
@@ -98,10 +77,6 @@ class OpenTable:
         """Reads what others have committed; the table's shape now. Raises TableRefused."""
         self.look()
         return self.check_shape()
-
-    def look(self) -> None:
-        """Reads what others have committed, whatever shape it has. Raises TableRefused where its log is not read."""
-        self.snapshot = snapshot.newest(self.files, self.snapshot)
 
     def check_shape(self) -> Shape:
         """The table's shape as of the last look. Raises TableRefused, and LakeError where a column is missing that it
@@ -143,27 +118,6 @@ class OpenTable:
         if cached is None or cached[0] != name:
             cached = self.vectors[live.path] = name, read_vector(self.files, live.vector)
         return cached[1]
-
-    def commit(self, operation: str, metrics: dict[str, int], actions: list[Json]) -> bool:
-        """Makes the actions the snapshot's next version, and moves to it; False if somebody else was faster."""
-        info = commit_info(
-            operation,
-            metrics,
-            read_version=self.snapshot.version,
-            mark=self.mark,
-            now_ms=self.now_ms(),
-            txn_id=self.new_id(),
-        )
-        completed = complete_actions(self.files, self.snapshot, [info, *actions])
-        data = commit_data(completed)
-        # As late as possible: the lease may have ended while files were written.
-        self.check()
-        if not create_commit(self.files, self.snapshot.version + 1, data):
-            return False
-        # From the bytes that were written: nothing can stand between the two versions.
-        self.snapshot = snapshot.apply_commit(self.snapshot, data, str(self.files))
-        self.commit_info = completed[0]["commitInfo"]
-        return True
 
     def create(self, name: str, data: Bytes) -> None:
         """Writes a file of a name of its own."""

@@ -8,55 +8,26 @@ a change that died anywhere is made once.
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
 
-from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.altering.alterations import Change, TableForm, alter_form
 from dblog_core.delta_writer.altering.column_mapping import all_fields
-from dblog_core.delta_writer.commit import commit_data, commit_info, create_commit
-from dblog_core.delta_writer.due_actions import complete_actions
 from dblog_core.delta_writer.features import check_appendable, check_column
-from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import PHYSICAL_NAME
-from dblog_core.delta_writer.snapshot import Snapshot
+from dblog_core.delta_writer.table_log import ATTEMPTS, TableLog
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
-from dblog_core.storage.location import Location
-
-_ATTEMPTS = 20  # at a table that others write meanwhile
 
 
-class AlteredTable:
-    """One table, used by one thread. It keeps what the log says."""
-
-    def __init__(
-        self,
-        table: Location,
-        *,
-        mark: str,
-        check: Callable[[], None] = lambda: None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        new_id: Callable[[], uuid.UUID] = uuid.uuid4,
-    ) -> None:
-        """`mark`: what our commits carry; `check` raises LeaseLost once another may write: it is asked right before
-        each commit."""
-        self.files = TableFiles.at(table)
-        self.snapshot = Snapshot()
-        self.commit_info: Json = {}
-        """The provenance of our last commit."""
-        self._mark = mark
-        self._check = check
-        self._now_ms = now_ms
-        self._new_id = new_id
+class AlteredTable(TableLog):
+    """A table whose columns and properties are changed."""
 
     def look(self) -> None:
         """Reads what others have committed. Raises TableRefused for a table that Spark must alter."""
-        self.snapshot = snapshot.newest(self.files, self.snapshot)
+        super().look()
         where = str(self.files)
         check_appendable(self.snapshot.protocol, self.snapshot.metadata, where)
         for field in all_fields(self.schema["fields"]):
@@ -80,20 +51,16 @@ class AlteredTable:
         others leave no room, and StagingError with storage's own faults: then the same call later finds out what became
         of the commit.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             self.look()
             before = TableForm(self.snapshot.metadata, self.snapshot.protocol)
-            after = alter_form(before, plan(), str(self.files), self._new_id)
+            after = alter_form(before, plan(), str(self.files), self.new_id)
             if after is before:
                 return False
             self._check_clustering(after)
             if self._commit(before, after):
                 return True
-        raise LakeError(
-            f"others have committed {_ATTEMPTS} times while one commit was made",
-            where=str(self.files),
-            fix="see who writes this table: nobody but the merge should; it is tried again",
-        )
+        raise self.overtaken()
 
     def _check_clustering(self, after: TableForm) -> None:
         left = {_physical_name(field) for field in orjson.loads(after.metadata["schemaString"])["fields"]}
@@ -107,26 +74,9 @@ class AlteredTable:
 
     def _commit(self, before: TableForm, after: TableForm) -> bool:
         is_reshaped = before.metadata["schemaString"] != after.metadata["schemaString"]
-        info = commit_info(
-            "UPDATE SCHEMA" if is_reshaped else "SET TBLPROPERTIES",
-            {},
-            read_version=self.snapshot.version,
-            mark=self._mark,
-            now_ms=self._now_ms(),
-            txn_id=self._new_id(),
-            is_blind=True,
-        )
+        operation = "UPDATE SCHEMA" if is_reshaped else "SET TBLPROPERTIES"
         protocol = [{"protocol": after.protocol}] if after.protocol != before.protocol else []
-        actions = [info, *protocol, {"metaData": after.metadata}]
-        completed = complete_actions(self.files, self.snapshot, actions)
-        data = commit_data(completed)
-        # As late as possible: the lease may have ended while the log was read.
-        self._check()
-        if not create_commit(self.files, self.snapshot.version + 1, data):
-            return False
-        self.snapshot = snapshot.apply_commit(self.snapshot, data, str(self.files))
-        self.commit_info = completed[0]["commitInfo"]
-        return True
+        return self.commit(operation, {}, [*protocol, {"metaData": after.metadata}], is_blind=True)
 
 
 def _physical_name(field: Json) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.older_rows import find_older
-from dblog_core.delta_writer.upserting.upsert import commit_deletes, overtaken_error
-
-_ATTEMPTS = 20  # at a table that others write meanwhile
+from dblog_core.delta_writer.table_log import ATTEMPTS
+from dblog_core.delta_writer.upserting.upsert import commit_deletes
 
 
 def remove_older(table: OpenTable, below: int, app: str, number: int) -> Upserted | None:
@@ -16,10 +15,10 @@ def remove_older(table: OpenTable, below: int, app: str, number: int) -> Upserte
 
     Raises as `upsert`.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         older = find_older(table, table.refresh(), below)
         if not older.grown:
             return None
         if (done := commit_deletes(table, list(older.grown.values()), app, number)) is not None:
             return done
-    raise overtaken_error(table, _ATTEMPTS)
+    raise table.overtaken()

@@ -26,10 +26,9 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.partitions import split_rows
 from dblog_core.delta_writer.shape import COLUMN_ID, PHYSICAL_NAME, Shape
 from dblog_core.delta_writer.snapshot import Snapshot
-from dblog_core.delta_writer.upserting.upsert import overtaken_error
+from dblog_core.delta_writer.table_log import ATTEMPTS
 from dblog_core.interfaces import Json
 
-_ATTEMPTS = 20  # at a table that others write meanwhile
 _KEPT = (COLUMN_ID, PHYSICAL_NAME, "comment")
 """What a column that stays keeps of its metadata in the log: the rest is about values, and all of them go."""
 _CLUSTERING = "delta.clustering"
@@ -56,7 +55,7 @@ def replace_rows(table: OpenTable, replacement: Replacement, app: str, number: i
     files: list[StoredFile] | None = None
     before: Json = {}
     after = Snapshot()
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         table.look()
         if table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
@@ -72,7 +71,7 @@ def replace_rows(table: OpenTable, replacement: Replacement, app: str, number: i
             files = _write(table, replacement.rows(shape), shape, after)
         if (done := _commit(table, after, files, app, number)) is not None:
             return done
-    raise overtaken_error(table, _ATTEMPTS)
+    raise table.overtaken()
 
 
 def _replaced(table: OpenTable, replacement: Replacement) -> Snapshot:

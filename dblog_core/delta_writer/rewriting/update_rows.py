@@ -27,13 +27,11 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import row_stretches
-from dblog_core.delta_writer.upserting.upsert import overtaken_error
+from dblog_core.delta_writer.table_log import ATTEMPTS
 from dblog_core.delta_writer.vectors import unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.rows.variant_encoding import VARIANT, encode_texts
-
-_ATTEMPTS = 20  # at a table that others write meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def update_rows(table: OpenTable, update: RowUpdate, app: str | None = None, num
     """
     written: _Written = {}
     metadata: Json = {}
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         shape = table.refresh()
         if app is not None and table.snapshot.txns.get(app, -1) >= number:
             return Upserted(table.snapshot.version, already=True)
@@ -157,7 +155,7 @@ def update_rows(table: OpenTable, update: RowUpdate, app: str | None = None, num
             return Upserted(table.snapshot.version, already=True)
         if (done := _commit(table, replaced, app, number)) is not None:
             return done
-    raise overtaken_error(table, _ATTEMPTS)
+    raise table.overtaken()
 
 
 def _update_files(

@@ -43,6 +43,7 @@ from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, t
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import MOST_BYTES
+from dblog_core.delta_writer.table_log import ATTEMPTS
 from dblog_core.delta_writer.upserting.new_rows import NewFile, row_ids, write_new_rows
 from dblog_core.delta_writer.upserting.unchanged_toast import take_unchanged_toast
 from dblog_core.errors import LakeError
@@ -51,17 +52,10 @@ from dblog_core.interfaces import Json
 Place: TypeAlias = tuple[int, int]
 """The numbers of a part, and of a piece of it."""
 
-_ATTEMPTS = 20  # at a table that others write meanwhile
 _LOOSE_PLACES = 4_000_000
 """Numbers of old rows that wait as they are: eight bytes each."""
 _KEY_BYTES = 64 << 20
 """Of new rows' keys that wait for the commit; those of more files are read when the index next needs them."""
-
-
-class Overtaken(LakeError):
-    """Others commit to the table all the time."""
-
-    transient = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +159,7 @@ def upsert(
     parts = [changes] if isinstance(changes, Changes) else changes
     written: dict[Place, list[NewFile]] = {}
     copies: Copies = {}
-    attempts = 1 if gives_up else _ATTEMPTS
+    attempts = 1 if gives_up else ATTEMPTS
     for attempt in range(attempts):
         shape = table.shape() if is_fresh and not attempt else table.refresh()
         # An earlier run of this merge has committed it: its answer was lost, or its process died after the commit.
@@ -184,15 +178,7 @@ def upsert(
             withhold(np.concatenate(draft.unknown))
         if commit_draft(table, draft, old_files, feed, app, number):
             return draft.counts
-    raise overtaken_error(table, attempts)
-
-
-def overtaken_error(table: OpenTable, times: int) -> Overtaken:
-    return Overtaken(
-        f"others have committed {times} times while one commit was made",
-        where=str(table.files),
-        fix="see who writes this table: nobody but the merge should; it is tried again",
-    )
+    raise table.overtaken(attempts)
 
 
 def commit_files(

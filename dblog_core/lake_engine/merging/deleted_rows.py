@@ -23,7 +23,8 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
 from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
-from dblog_core.delta_writer.upserting.upsert import commit_deletes, overtaken_error
+from dblog_core.delta_writer.table_log import ATTEMPTS
+from dblog_core.delta_writer.upserting.upsert import commit_deletes
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
@@ -40,7 +41,6 @@ from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest
 
-_ATTEMPTS = 20  # at a table that others write meanwhile
 _ANY_OFFSET = (1 << 63) - 1
 _BUCKETS = 64
 _FIRST, _SECOND = "_dblog_first", "_dblog_second"
@@ -69,7 +69,7 @@ def remove_ghosts(
     chunks, renames = _find_seen_chunks(staging.manifests(after=mark.since_segment - 1, upto=last), mark)
 
     def commit(table: OpenTable, app: str) -> Upserted | None:
-        for _ in range(_ATTEMPTS):
+        for _ in range(ATTEMPTS):
             shape = table.refresh()
             seen = join_up_to(_LOOKED_UP_BYTES, _read_keys(staging, chunks, renames, schema))
             ghosts = find_unseen(table, shape, seen, upto=since, is_wanted=lambda rows: _is_within(rows, mark, schema))
@@ -79,7 +79,7 @@ def remove_ghosts(
                 _append_to_history(history, ghosts.keys, mark)
             if (done := commit_deletes(table, ghosts.grown, f"{app}:gone", mark.offset)) is not None:
                 return done
-        raise overtaken_error(table, _ATTEMPTS)
+        raise table.overtaken()
 
     lake.check()
     done = lake.commit(commit)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from dblog_core.delta_writer.upserting.upsert import Overtaken
+from dblog_core.delta_writer.table_log import Overtaken
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced, StagingError
 from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, shares_history, table_location

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from dblog_core.delta_writer.features import TableRefused
-from dblog_core.delta_writer.upserting.upsert import Overtaken, upsert
+from dblog_core.delta_writer.table_log import Overtaken
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError, LeaseLost
 from tests.unit.delta_writer.rivals import RIVALS
 from tests.unit.delta_writer.tables import (

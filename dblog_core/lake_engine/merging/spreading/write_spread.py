@@ -24,7 +24,6 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import load_json
-from dblog_core.delta_writer.upserting.upsert import overtaken_error
 from dblog_core.delta_writer.upserting.upsert_apart import commit_planned
 from dblog_core.errors import DblogError
 from dblog_core.lake.carrier_choice import Means
@@ -110,7 +109,7 @@ def write_spread(
         counts = commit_planned(table, (bucket.keys for bucket in buckets), app, number, below=work.last_truncate)
         if counts is not None:
             return _outcome(counts, buckets, work, set(waiting))
-    raise overtaken_error(table, _ATTEMPTS)
+    raise table.overtaken(_ATTEMPTS)
 
 
 def _outcome(counts: Upserted, buckets: Iterable[PlannedBucket], work: Work, waiting: set[Key]) -> SpreadOutcome:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dblog_core.delta_writer.rewriting.remove_older import remove_older
-from dblog_core.delta_writer.upserting.upsert import Overtaken
+from dblog_core.delta_writer.table_log import Overtaken
 from tests.unit.delta_writer.tables import APP, OFFSET, Table, commit_of, fill_table, newest, row, write_commit
 
 
