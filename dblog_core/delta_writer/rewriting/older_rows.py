@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,12 +18,18 @@ from dblog_core.delta_writer.stored_rows import column_batches
 
 
 @dataclass(frozen=True, slots=True)
-class OlderRows:
-    """Rows of one version that go since their order is below a number. `grown`: by path, the files that have some, and
-    all rows that are dead there without them; `count`: how many they are."""
+class GoneRows:
+    """Rows of one version that go, whatever their keys are. `grown`: by path, the files that have some, and all rows
+    that are dead there without them; `count`: how many they are."""
 
     grown: Mapping[str, tuple[LiveFile, RowSet]] = field(default_factory=dict)
     count: int = 0
+
+    @classmethod
+    def of(cls, table: OpenTable, grown: Iterable[tuple[LiveFile, RowSet]]) -> GoneRows:
+        """Those of these files of the table's snapshot."""
+        by_path = {live.path: (live, dead) for live, dead in grown}
+        return cls(by_path, sum(len(dead) - len(table.dead_rows(live)) for live, dead in by_path.values()))
 
     def without(self, hits: Sequence[Hits]) -> list[Hits]:
         """The live rows that stay."""
@@ -40,15 +46,10 @@ class OlderRows:
         return staying
 
 
-def find_older(table: OpenTable, shape: Shape, below: int) -> OlderRows:
+def find_older(table: OpenTable, shape: Shape, below: int) -> GoneRows:
     """The rows of the table's snapshot whose order is below a number. Rows without an order stay."""
-    grown: dict[str, tuple[LiveFile, RowSet]] = {}
-    count = 0
-    for path, live in table.snapshot.files.items():
-        if (dead := _with_older(table, live, shape, below)) is not None:
-            grown[path] = live, dead
-            count += len(dead) - len(table.dead_rows(live))
-    return OlderRows(grown, count)
+    grown = ((live, _with_older(table, live, shape, below)) for live in table.snapshot.files.values())
+    return GoneRows.of(table, ((live, dead) for live, dead in grown if dead is not None))
 
 
 def _with_older(table: OpenTable, live: LiveFile, shape: Shape, below: int) -> RowSet | None:

@@ -6,7 +6,7 @@ tag counts them as deleted from then on, so that maintenance removes them togeth
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +27,7 @@ from dblog_core.interfaces import Json
 @dataclass(slots=True)
 class OldRows:
     """The rows of a file that go. `updated`: those of them that have a new row of their key; `former`: so many rows of
-    keys that go were dead before; `older`: the file's dead rows with those that go whatever their key is, where there
+    keys that go were dead before; `gone`: the file's dead rows with those that go whatever their key is, where there
     are some."""
 
     file: LiveFile
@@ -36,13 +36,13 @@ class OldRows:
     packed: RowSet = field(default_factory=RowSet)
     packed_updated: RowSet = field(default_factory=RowSet)
     """The rows of earlier parts, which take a bit or two bytes each in place of eight."""
-    older: RowSet | None = None
+    gone: RowSet | None = None
     former: int = 0
 
     @property
     def is_touched(self) -> bool:
         """Whether a row of it goes."""
-        return bool(self.parts or len(self.packed)) or self.older is not None
+        return bool(self.parts or len(self.packed)) or self.gone is not None
 
     def pack(self) -> None:
         """Has the rows take less memory."""
@@ -112,26 +112,6 @@ def take_old_rows(table: OpenTable, old_rows: Collection[OldRows], copies: Copie
     """Grows the vectors of the touched files, and writes them in one file; or copies the files without these rows."""
     touched = [_touch(table, old) for old in old_rows if old.is_touched]
     tagged = [_tag(old) for old in old_rows if not old.is_touched and old.all_replaced < old.file.replaced_count]
-    return _write(table, touched, tagged, copies)
-
-
-def take_places(table: OpenTable, grown: Iterable[tuple[LiveFile, RowSet]], *, all_replaced: bool) -> OldFiles:
-    """As `take_old_rows`, for a table that takes vectors. `grown`: the touched files, with all their dead rows;
-    `all_replaced`: every row that goes has a new one of its key. Otherwise nobody has looked where former rows of the
-    deleted keys lie, and all dead rows of the table count as deleted."""
-    touched: list[TouchedFile] = []
-    for live, dead in grown:
-        replaced = live.replaced_count + len(dead) - len(table.dead_rows(live))
-        touched.append(TouchedFile(live, stored_count(table.files, live, dead), dead, replaced if all_replaced else 0))
-    tagged: list[Json] = []
-    if not all_replaced:
-        paths = {old.file.path for old in touched}
-        others = [live for path, live in table.snapshot.files.items() if path not in paths and live.replaced_count]
-        tagged = [_tag(OldRows(live, former=live.replaced_count)) for live in others]
-    return _write(table, touched, tagged, {})
-
-
-def _write(table: OpenTable, touched: list[TouchedFile], tagged: Sequence[Json], copies: Copies) -> OldFiles:
     left = [old for old in touched if old.has_left]
     if not left:
         return OldFiles(touched, tagged=tagged)
@@ -147,10 +127,9 @@ def _write(table: OpenTable, touched: list[TouchedFile], tagged: Sequence[Json],
 
 
 def _touch(table: OpenTable, old: OldRows) -> TouchedFile:
-    dead = table.dead_rows(old.file) if old.older is None else old.older
-    if old.is_touched:
-        old.pack()
-        dead = dead.with_rows(old.packed.rows()) if len(old.packed) else dead
+    old.pack()
+    dead = table.dead_rows(old.file) if old.gone is None else old.gone
+    dead = dead.with_rows(old.packed.rows()) if len(old.packed) else dead
     return TouchedFile(old.file, stored_count(table.files, old.file, dead), dead, old.all_replaced, old.packed_updated)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
+from dblog_core.delta_writer.rewriting.older_rows import GoneRows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
@@ -21,11 +22,10 @@ from dblog_core.rows.disk_spool import SpooledTables, spooled_array
 
 @dataclass(frozen=True, slots=True)
 class UnseenRows:
-    """Rows of one version. `grown`: the files that have some, with all rows that are dead there without them; `keys`:
-    the key columns of the rows."""
+    """Rows of one version, and their key columns."""
 
-    grown: list[tuple[LiveFile, RowSet]] = field(default_factory=list)
-    keys: SpooledTables = field(default_factory=SpooledTables)
+    gone: GoneRows
+    keys: SpooledTables
 
 
 def find_unseen(
@@ -50,11 +50,13 @@ def find_unseen(
         for hit in table.hits(table.key_arrays(keys, shape), shape, distinct=False):
             if (begin := begins.get(hit.file.path)) is not None:
                 is_seen[begin + hit.rows] = True
-    unseen = UnseenRows()
-    for live in files.values():
-        begin = begins[live.path]
-        _add_unseen(unseen, table, live, shape, is_seen[begin:], upto, is_wanted)
-    return unseen
+    keys_of_unseen = SpooledTables()
+    grown = (
+        (live, _with_unseen(keys_of_unseen, table, live, shape, is_seen[begins[path] :], upto, is_wanted))
+        for path, live in files.items()
+    )
+    gone = GoneRows.of(table, ((live, dead) for live, dead in grown if dead is not None))
+    return UnseenRows(gone, keys_of_unseen)
 
 
 def _is_newer(table: OpenTable, live: LiveFile, shape: Shape, upto: int) -> bool:
@@ -63,16 +65,17 @@ def _is_newer(table: OpenTable, live: LiveFile, shape: Shape, upto: int) -> bool
     return lowest is not None and lowest > upto
 
 
-def _add_unseen(
-    unseen: UnseenRows,
+def _with_unseen(
+    keys_of_unseen: SpooledTables,
     table: OpenTable,
     live: LiveFile,
     shape: Shape,
     is_seen: Flags,
     upto: int,
     is_wanted: Callable[[pa.Table], Flags],
-) -> None:
-    """Adds the rows of a file. `is_seen`: by its rows, and those of files behind it."""
+) -> RowSet | None:
+    """The dead rows of a file with those that were not seen, whose keys are added to the others; None where that is
+    none more. `is_seen`: by its rows, and those of files behind it."""
     dead = table.dead_rows(live)
     numbers = [np.empty(0, np.int64)]
     stretches = row_stretches(
@@ -92,6 +95,6 @@ def _add_unseen(
         keys = rows.select(list(table.keys)).filter(pa.array(chosen))
         in_range = is_wanted(keys)
         numbers.append(places[in_range])
-        unseen.keys.append(keys.filter(pa.array(in_range)))
-    if len(gone := np.concatenate(numbers)):
-        unseen.grown.append((live, dead.with_rows(gone)))
+        keys_of_unseen.append(keys.filter(pa.array(in_range)))
+    unseen = np.concatenate(numbers)
+    return dead.with_rows(unseen) if len(unseen) else None

@@ -13,7 +13,7 @@ from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits, equal_values
-from dblog_core.delta_writer.rewriting.older_rows import OlderRows
+from dblog_core.delta_writer.rewriting.older_rows import GoneRows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import MOST_BYTES, rows_at
 
@@ -26,7 +26,7 @@ def take_unchanged_toast(
     hits: list[Hits],
     puts: Flags,
     shape: Shape,
-    gone: OlderRows,
+    gone: GoneRows,
     most: int = MOST_BYTES,
 ) -> tuple[pa.Table, Flags]:
     """The changes' rows with the values that they keep, and those for which the table has none. `hits`: the live rows

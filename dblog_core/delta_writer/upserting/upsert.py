@@ -31,15 +31,15 @@ import numpy as np
 import pyarrow as pa
 
 from dblog_core.delta_writer import order_guard, snapshot
-from dblog_core.delta_writer.bitmaps import Rows, RowSet
+from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
 from dblog_core.delta_writer.rewriting.change_files import is_fed, write_changes
 from dblog_core.delta_writer.rewriting.copy_on_write import Copies
-from dblog_core.delta_writer.rewriting.older_rows import OlderRows, find_older
-from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows, take_places
+from dblog_core.delta_writer.rewriting.older_rows import GoneRows, find_older
+from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import MOST_BYTES
@@ -88,6 +88,9 @@ class Draft:
     new_files: list[NewFile] = field(default_factory=list)
     key_bytes: int = 0
     loose_places: int = 0
+    old_files: OldFiles = field(default_factory=lambda: OldFiles([]))
+    feed: Sequence[Json] = ()
+    """The actions of its change data."""
 
     def add(self, plan: _Plan, numbers: Rows) -> None:
         """`numbers`: those of the plan's changes."""
@@ -109,18 +112,18 @@ class Draft:
         self.rows += len(plan.rows)
         self.counts = self.counts.plus(plan.counts)
 
-    def add_older(self, older: OlderRows, files: Iterable[LiveFile]) -> None:
-        """Rows go, whatever their keys are. `files`: all of the table: nobody looks where former rows of these keys
-        are, and all rows that are dead in them now count as deleted."""
-        if not older.count:
+    def add_gone(self, gone: GoneRows, files: Iterable[LiveFile]) -> None:
+        """`files`: all of the table: nobody looks where former rows of these keys are, and all rows that are dead in
+        them now count as deleted."""
+        if not gone.count:
             return
-        for live, dead in older.grown.values():
-            self.old_rows_of(live).older = dead
+        for live, dead in gone.grown.values():
+            self.old_rows_of(live).gone = dead
         for live in files:
             if live.replaced_count:
                 self.old_rows_of(live).former += live.replaced_count
         self.counts = replace(
-            self.counts, deleted=self.counts.deleted + older.count, emptied=self.counts.emptied + older.count
+            self.counts, deleted=self.counts.deleted + gone.count, emptied=self.counts.emptied + gone.count
         )
 
     def old_rows_of(self, file: LiveFile) -> OldRows:
@@ -133,6 +136,12 @@ class Draft:
         kept = file if self.key_bytes <= _KEY_BYTES else replace(file, keys=None)
         self.new_files.append(kept)
         return kept
+
+    def write_old_files(self, table: OpenTable, copies: Copies) -> None:
+        """Writes what becomes of the files with rows that go, once all plans are there. `copies`: of earlier drafts of
+        the same changes, and then of this one."""
+        self.old_files = take_old_rows(table, self.old_rows.values(), copies)
+        self.feed = write_changes(table, self.old_files, self.new_files)
 
 
 def upsert(
@@ -167,8 +176,7 @@ def upsert(
             return Upserted(table.snapshot.version, already=True)
         try:
             draft = plan_parts(table, parts, shape, written, below)
-            old_files = take_old_rows(table, draft.old_rows.values(), copies)
-            feed = write_changes(table, old_files, draft.new_files)
+            draft.write_old_files(table, copies)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
                 raise
@@ -176,38 +184,9 @@ def upsert(
         # Before the commit: a crash in between has a dump requested too many, and never one too few.
         if draft.unknown:
             withhold(np.concatenate(draft.unknown))
-        if commit_draft(table, draft, old_files, feed, app, number):
+        if commit_draft(table, draft, app, number):
             return draft.counts
     raise table.overtaken(attempts)
-
-
-def commit_files(
-    table: OpenTable,
-    grown: Iterable[tuple[LiveFile, RowSet]],
-    additions: Sequence[Json],
-    rows: int,
-    counts: Upserted,
-    app: str,
-    number: int,
-) -> bool:
-    """Commits what somebody else has planned of the snapshot's version, as transaction `number` of `app`; False if
-    another's commit came first. `grown`: the files that rows go from, with all their dead rows; `additions`: the `add`
-    actions of files that are written; `rows`: of the batch that they come from."""
-    draft = Draft(counts, rows)
-    for addition in additions:
-        nothing = np.zeros(0, np.bool_)
-        draft.add_file(NewFile(b"", str(addition["path"]), int(addition["size"]), addition, None, nothing))
-    old_files = take_places(table, grown, all_replaced=not counts.deleted)
-    return commit_draft(table, draft, old_files, write_changes(table, old_files, draft.new_files), app, number)
-
-
-def commit_deletes(
-    table: OpenTable, grown: Sequence[tuple[LiveFile, RowSet]], app: str, number: int
-) -> Upserted | None:
-    """As `commit_files`, of rows that only go; None if another's commit came first."""
-    count = sum(len(dead) - len(table.dead_rows(live)) for live, dead in grown)
-    counts = Upserted(table.snapshot.version + 1, deleted=count)
-    return counts if commit_files(table, grown, [], 0, counts, app, number) else None
 
 
 def plan_parts(
@@ -220,8 +199,8 @@ def plan_parts(
     """Plans each part and writes its new rows; `written` has the files of earlier plans, by their places; `below`: as
     for `upsert`."""
     draft = Draft(Upserted(table.snapshot.version + 1))
-    older = OlderRows() if below is None else find_older(table, shape, below)
-    draft.add_older(older, table.snapshot.files.values())
+    older = GoneRows() if below is None else find_older(table, shape, below)
+    draft.add_gone(older, table.snapshot.files.values())
     waiting: deque[tuple[Place, Future[list[NewFile]]]] = deque()
 
     def take_files() -> None:
@@ -245,7 +224,7 @@ def plan_parts(
     return draft
 
 
-def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape, older: OlderRows) -> Iterator[tuple[Rows, _Plan]]:
+def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape, older: GoneRows) -> Iterator[tuple[Rows, _Plan]]:
     """The plan of all changes; or, where the values that they keep or are compared with have no room, plans of pieces,
     each with the numbers of its changes. `older`: the rows that go before the changes come."""
     pieces = deque([(np.arange(len(changes.rows)), changes)])
@@ -277,7 +256,7 @@ def _order_of_values(table: OpenTable, changes: Changes, shape: Shape) -> Rows:
     return np.argsort(places, kind="stable")
 
 
-def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: OlderRows, most: int) -> _Plan:
+def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: GoneRows, most: int) -> _Plan:
     """`most`: bytes of the values that changes keep, and of those that they are compared with in one file. Raises
     ValuesTooLarge where they have more."""
     keys = table.key_arrays(changes.rows, shape)
@@ -349,16 +328,17 @@ def _write_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, befo
     return write_new_rows(table, rows, is_update, shape, digest.digest(), before)
 
 
-def commit_draft(table: OpenTable, draft: Draft, old: OldFiles, feed: Sequence[Json], app: str, number: int) -> bool:
-    """`feed`: the actions of its change data."""
+def commit_draft(table: OpenTable, draft: Draft, app: str, number: int) -> bool:
+    """Commits a draft whose old files are written; False if another's commit came first."""
     now = table.now_ms()
+    old = draft.old_files
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += old.actions(now)
     actions += [{"add": file.addition} for file in draft.new_files]
-    actions += feed
+    actions += draft.feed
     shape = table.shape()
-    if not table.commit("MERGE" if draft.rows else "DELETE", _metrics(draft, old), actions):
+    if not table.commit("MERGE" if draft.rows else "DELETE", _metrics(draft), actions):
         return False
     old.note_vectors(table)
     for copy in old.copies:
@@ -369,9 +349,10 @@ def commit_draft(table: OpenTable, draft: Draft, old: OldFiles, feed: Sequence[J
     return True
 
 
-def _metrics(draft: Draft, old: OldFiles) -> dict[str, int]:
+def _metrics(draft: Draft) -> dict[str, int]:
     """By the names that Delta has for them."""
     counts = draft.counts
+    old = draft.old_files
     added = len(old.vectors) + len(old.copies) + len(draft.new_files)
     added_bytes = sum(file.size for files in (draft.new_files, old.copies) for file in files)
     if not draft.rows:

@@ -14,9 +14,7 @@ import numpy as np
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.change_files import write_changes
-from dblog_core.delta_writer.rewriting.older_rows import OlderRows, find_older
-from dblog_core.delta_writer.rewriting.touched_files import take_old_rows
+from dblog_core.delta_writer.rewriting.older_rows import GoneRows, find_older
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.upserting.new_rows import NewFile
 from dblog_core.delta_writer.upserting.upsert import Draft, commit_draft, plan_parts
@@ -76,8 +74,8 @@ def commit_planned(
     """Commits the plans of all keys as transaction `number` of `app`; None if another's commit came first. `below`:
     as for `upsert`: the plans were made without these rows."""
     draft = Draft(Upserted(table.snapshot.version + 1))
-    older = OlderRows() if below is None else find_older(table, table.shape(), below)
-    draft.add_older(older, table.snapshot.files.values())
+    older = GoneRows() if below is None else find_older(table, table.shape(), below)
+    draft.add_gone(older, table.snapshot.files.values())
     for plan in planned:
         draft.rows += plan.rows
         draft.counts = draft.counts.plus(plan.counts)
@@ -90,6 +88,5 @@ def commit_planned(
             old.packed = old.packed.with_rows(RowSet.decode(going.numbers).rows())
             old.packed_updated = old.packed_updated.with_rows(RowSet.decode(going.updated).rows())
             old.former += going.former
-    old_files = take_old_rows(table, draft.old_rows.values(), {})
-    feed = write_changes(table, old_files, draft.new_files)
-    return draft.counts if commit_draft(table, draft, old_files, feed, app, number) else None
+    draft.write_old_files(table, {})
+    return draft.counts if commit_draft(table, draft, app, number) else None

@@ -21,10 +21,10 @@ from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
-from dblog_core.delta_writer.rewriting.remove_older import remove_older as remove_rows_below
 from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
 from dblog_core.delta_writer.table_log import ATTEMPTS
-from dblog_core.delta_writer.upserting.upsert import commit_deletes
+from dblog_core.delta_writer.upserting.deletes import commit_deletes
+from dblog_core.delta_writer.upserting.deletes import remove_older as remove_rows_below
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
@@ -73,11 +73,11 @@ def remove_ghosts(
             shape = table.refresh()
             seen = join_up_to(_LOOKED_UP_BYTES, _read_keys(staging, chunks, renames, schema))
             ghosts = find_unseen(table, shape, seen, upto=since, is_wanted=lambda rows: _is_within(rows, mark, schema))
-            if not ghosts.grown:
+            if not ghosts.gone.count:
                 return None
             if history is not None:
                 _append_to_history(history, ghosts.keys, mark)
-            if (done := commit_deletes(table, ghosts.grown, f"{app}:gone", mark.offset)) is not None:
+            if (done := commit_deletes(table, ghosts.gone, f"{app}:gone", mark.offset)) is not None:
                 return done
         raise table.overtaken()
 

@@ -12,13 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from dblog_core.delta_writer.bitmaps import RowSet
-from dblog_core.delta_writer.changes import Changes, Upserted
+from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import plan_join
+from dblog_core.delta_writer.rewriting.older_rows import GoneRows
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge, purge_file
 from dblog_core.delta_writer.rewriting.rewrite import commit_rewritten
-from dblog_core.delta_writer.upserting.upsert import commit_files, upsert
+from dblog_core.delta_writer.upserting.deletes import commit_deletes
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.delta_writer.vectors import count_replaced, tag_replaced, vector_file
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import APP, Table, commit_of, fill_table, newest, row, write_commit
@@ -147,24 +149,16 @@ def test_a_plan_on_the_marks_of_another_adds_up(table: Table) -> None:
     assert sorted(counts(table, writer)) == [(1, 0), (4, 2)]
 
 
-def test_places_that_somebody_else_has_planned_add_up_and_with_a_delete_all_marks_may_have_been_deleted(
-    table: Table,
-) -> None:
+def test_with_rows_that_go_by_their_places_all_marks_may_have_been_deleted(table: Table) -> None:
     """Nobody has looked where former rows of the deleted key lie."""
     writer = fill_table(table)
-    table.merge(writer, updates(1, 60))
-
-    def commit(number: int, *keys: int, **outcome: int) -> None:
-        hits = writer.hits([pa.array(keys)], writer.refresh())
-        grown = [(hit.file, writer.dead_rows(hit.file).with_rows(hit.rows)) for hit in hits]
-        counted = Upserted(writer.snapshot.version + 1, **outcome)
-        assert commit_files(writer, grown, [], len(keys), counted, APP, number)
-        table.expect([], [row(key) for key in keys])
-        table.check()
-
-    commit(3, 2, 3, updated=2)
+    table.merge(writer, updates(1, 2, 3, 60))
     assert sorted(counts(table, writer)) == [(1, 0), (3, 0)]
-    commit(4, 4, deleted=1)
+    hits = writer.hits([pa.array([4])], writer.refresh())
+    gone = GoneRows.of(writer, [(hit.file, writer.dead_rows(hit.file).with_rows(hit.rows)) for hit in hits])
+    assert commit_deletes(writer, gone, APP, 4) is not None
+    table.expect([], [row(4)])
+    table.check()
     assert sorted(counts(table, writer)) == [(0, 1), (0, 4)]
     adds = [action["add"] for action in commit_of(table.path, newest(table.path)) if "add" in action]
     assert sorted(add["dataChange"] for add in adds) == [False, True]

@@ -18,9 +18,9 @@ from dblog_core.delta_writer.due_actions import _RowIds
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
-from dblog_core.delta_writer.rewriting.remove_older import remove_older
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.upserting import upsert
+from dblog_core.delta_writer.upserting.deletes import remove_older
 from dblog_core.errors import LakeError
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import (

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 
 from dblog_core.delta_writer.rewriting import change_files, copy_on_write
 from dblog_core.delta_writer.rewriting.join_files import join_files
-from dblog_core.delta_writer.rewriting.remove_older import remove_older
 from dblog_core.delta_writer.rewriting.update_rows import update_older, update_rows
+from dblog_core.delta_writer.upserting.deletes import remove_older
 from dblog_core.delta_writer.upserting.upsert import upsert
 from tests.unit.delta_writer.rivals import RIVALS
 from tests.unit.delta_writer.tables import (

@@ -19,11 +19,11 @@ from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.keys.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Hits
-from dblog_core.delta_writer.rewriting.remove_older import remove_older
 from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
 from dblog_core.delta_writer.snapshot import path_of
 from dblog_core.delta_writer.upserting import unchanged_toast
-from dblog_core.delta_writer.upserting.upsert import commit_deletes, upsert
+from dblog_core.delta_writer.upserting.deletes import commit_deletes, remove_older
+from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.interfaces import Json
 from dblog_core.lake_engine.history.history_table import History
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dblog_core.delta_writer.rewriting.remove_older import remove_older
 from dblog_core.delta_writer.table_log import Overtaken
+from dblog_core.delta_writer.upserting.deletes import remove_older
 from tests.unit.delta_writer.tables import APP, OFFSET, Table, commit_of, fill_table, newest, row, write_commit
 
 
