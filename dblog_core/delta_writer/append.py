@@ -16,9 +16,8 @@ from typing import Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer.data_file import StoredFile, data_file
+from dblog_core.delta_writer.data_file import StoredFile, store_rows
 from dblog_core.delta_writer.features import BatchRefused
-from dblog_core.delta_writer.partitions import split_rows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.table_log import ATTEMPTS, Options, TableLog
 from dblog_core.interfaces import Json
@@ -92,19 +91,12 @@ class AppendedTable(TableLog):
 
     def _write(self, parts: Iterable[pa.Table], done: int) -> list[StoredFile]:
         """A file for the rows of each part, and of each partition, that are beyond `done`."""
-        where = str(self.files)
         shape = self.shape()
-        configuration = self.snapshot.metadata.get("configuration") or {}
-        files = []
+        files: list[StoredFile] = []
         for part in parts:
-            if not len(rows := part.filter(pc.greater(part[self._order], done))):
-                continue
-            for partition, numbers in split_rows(rows, shape.partitions, where):
-                of_partition = rows.take(numbers) if partition else rows
-                file = data_file(of_partition, shape, configuration, self.new_id(), where=where, partition=partition)
-                self.files.create_new(file.name, file.data)
-                # What is kept does not grow with the rows.
-                files.append(replace(file.stored, keys=None))
+            if len(rows := part.filter(pc.greater(part[self._order], done))):
+                stored = store_rows(self.files, rows, shape, self.snapshot.configuration, self.new_id)
+                files += [file for file, _ in stored]
         return files
 
     def _commit(self, files: Sequence[StoredFile], app: str, number: int) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dblog_core.delta_writer.partitions import Partition
+from dblog_core.delta_writer.bitmaps import Rows
+from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.partitions import Partition, split_rows
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.delta_writer.statistics import FileStatistics
 from dblog_core.errors import LakeError
@@ -29,10 +31,14 @@ _CALENDAR = {"org.apache.spark.version": "4.0.0"}
 reads no day before 1582-10-15 and no time before 1900."""
 
 
+KEY_BYTES = 64 << 20
+"""Of new files' keys that wait for a commit; those of more files are read when the index next needs them."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """A file that is written: its name in the table, its bytes and rows, their statistics, its key columns by physical
-    names (None: they are many), and the partition that all its rows belong to."""
+    names (None: nobody has asked for them, or they are many), and the partition that all its rows belong to."""
 
     name: str
     size: int
@@ -54,43 +60,42 @@ class StoredFile:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class DataFile:
-    """A file to write: its name in the table, its bytes, its rows as the file has them (physical names; the key's
-    columns at least), and their statistics."""
+class KeptKeys:
+    """The keys of some files, as long as there is room for them."""
 
-    name: str
-    data: pa.Buffer
-    rows: pa.Table
-    statistics: str
-    partition: Partition = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._bytes = 0
 
-    @property
-    def stored(self) -> StoredFile:
-        """What is known of the file once it is written."""
-        return StoredFile(self.name, self.data.size, len(self.rows), self.statistics, self.rows, self.partition)
-
-    def addition(self, *, now_ms: int, data_change: bool) -> Json:
-        """As that of the stored file."""
-        return self.stored.addition(now_ms=now_ms, data_change=data_change)
+    def limit(self, file: StoredFile) -> StoredFile:
+        """The file, without its keys where those before it have taken the room."""
+        if file.keys is None:
+            return file
+        self._bytes += file.keys.nbytes
+        return file if self._bytes <= KEY_BYTES else replace(file, keys=None)
 
 
-def data_file(
+def store_rows(
+    files: TableFiles,
     rows: pa.Table,
     shape: Shape,
     configuration: Mapping[str, str],
-    name: uuid.UUID,
+    new_id: Callable[[], uuid.UUID],
     *,
-    where: str,
-    partition: Partition | None = None,
-) -> DataFile:
-    """The file of these rows, all of one `partition`, which have every column of the shape by its logical name.
+    keys: Sequence[str] | None = None,
+    directory: str = "",
+) -> Iterator[tuple[StoredFile, Rows]]:
+    """Writes a file for the rows of each partition, with the numbers of these rows. They have every column of the shape
+    by its logical name. `keys`, `directory`: as for `FileWriter`.
 
     Raises LakeError where the rows are of another shape: it has changed, or a value has no place in it.
     """
-    with FileWriter(shape, configuration, name, where=where, partition=partition) as writer:
-        writer.write(rows)
-    return writer.file()
+    for partition, numbers in split_rows(rows, shape.partitions, str(files)):
+        name = new_id()
+        with FileWriter(
+            files, shape, configuration, name, keys=keys, partition=partition, directory=directory
+        ) as writer:
+            writer.write(rows.take(pa.array(numbers)) if partition else rows)
+        yield writer.store(), numbers
 
 
 def codec_of(configuration: Mapping[str, str]) -> str:
@@ -99,26 +104,30 @@ def codec_of(configuration: Mapping[str, str]) -> str:
 
 
 class FileWriter:
-    """A file that is written part by part; entered while there are more parts. `kept`: the columns whose rows the file
-    gets, by their logical names (None: all); `partition`: that of all rows."""
+    """A file that is written part by part; entered while there are more parts. `keys`: the columns whose values
+    `StoredFile` has as keys, by their logical names; `partition`: that of all rows; `directory`: below the table, with
+    a slash behind it."""
 
     def __init__(
         self,
+        files: TableFiles,
         shape: Shape,
         configuration: Mapping[str, str],
         name: uuid.UUID,
         *,
-        where: str,
-        kept: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
         partition: Partition | None = None,
+        directory: str = "",
     ) -> None:
         codec = codec_of(configuration)
-        self._name = f"part-00000-{name}-c000{'' if codec == 'none' else f'.{codec}'}.parquet"
-        self._where = where
+        self._files = files
+        self._name = f"{directory}part-00000-{name}-c000{'' if codec == 'none' else f'.{codec}'}.parquet"
+        self._where = str(files)
         self._shape = shape
-        self._kept = shape.names if kept is None else kept
+        self._keys = keys
         self._partition = partition or {}
-        self._parts: list[pa.Table] = []
+        self._key_parts: list[pa.Table] = []
+        self._count = 0
         self._statistics = FileStatistics(shape, configuration)
         self._out = io.BytesIO()
         self._writer = pq.ParquetWriter(
@@ -150,17 +159,22 @@ class FileWriter:
         stored = pa.Table.from_arrays([values[name] for name in schema.names], schema=schema)
         self._writer.write_table(stored, row_group_size=_ROW_GROUP)
         self._statistics.add(stored)
-        self._parts.append(pa.table({(name := self._shape[kept].physical): values[name] for kept in self._kept}))
+        self._count += len(rows)
+        if self._keys is not None:
+            physical = [self._shape[name].physical for name in self._keys]
+            self._key_parts.append(pa.table([values[name] for name in physical], names=physical))
 
     @property
     def size(self) -> int:
         """The bytes that were written so far."""
         return self._out.tell()
 
-    def file(self) -> DataFile:
-        """The file, once it is whole."""
+    def store(self) -> StoredFile:
+        """Puts the file in its place in the table, once all its rows are written."""
         data = pa.py_buffer(self._out.getbuffer())
-        return DataFile(self._name, data, pa.concat_tables(self._parts), self._statistics.json(), self._partition)
+        self._files.create_new(self._name, data)
+        keys = None if self._keys is None else pa.concat_tables(self._key_parts)
+        return StoredFile(self._name, data.size, self._count, self._statistics.json(), keys, self._partition)
 
 
 def _values(rows: pa.Table, column: DeltaColumn, where: str) -> pa.ChunkedArray:

@@ -26,7 +26,6 @@ from dblog_core.delta_writer.table_log import Options, TableLog
 from dblog_core.delta_writer.vectors import read_vector, unique_id
 from dblog_core.errors import LakeError
 from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.storage import Bytes
 from dblog_core.storage.location import Location
 
 log = logging.getLogger(__name__)
@@ -119,23 +118,14 @@ class OpenTable(TableLog):
             cached = self.vectors[live.path] = name, read_vector(self.files, live.vector)
         return cached[1]
 
-    def create(self, name: str, data: Bytes) -> None:
-        """Writes a file of a name of its own."""
-        self.files.create_new(name, data)
-
     def index_file(self, file: StoredFile, shape: Shape) -> None:
         """Takes a file that has been committed into the index; one whose keys are many is read when a merge needs
         them."""
-        if file.keys is not None:
-            self.index_rows(file.name, file.size, file.keys, shape)
-
-    def index_rows(self, name: str, size: int, rows: pa.Table, shape: Shape) -> None:
-        """As `index_file`; `rows`: those of the file, by physical names, the key's columns at least."""
-        if self._index is None:
+        if self._index is None or file.keys is None:
             return
-        arrays = _arrays(rows.select([shape[name].physical for name in self.keys]))
+        arrays = _arrays(file.keys.select([shape[name].physical for name in self.keys]))
         try:
-            self._index.add(name, size, [(0, arrays)])
+            self._index.add(file.name, file.size, [(0, arrays)])
         except (IndexDamaged, MemoryError) as error:  # the commit is made: that must not look like a failure
             log.warning("%s: the index of keys is made again: %s", self.files, error)
             self._index = None

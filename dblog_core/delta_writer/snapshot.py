@@ -97,6 +97,11 @@ class Snapshot:
         return str(self.metadata["id"])
 
     @property
+    def configuration(self) -> Mapping[str, str]:
+        """The table's properties."""
+        return self.metadata.get("configuration") or {}
+
+    @property
     def takes_vectors(self) -> bool:
         """Whether rows may go by deletion vectors."""
         return takes_vectors(self.protocol, self.metadata)
@@ -107,7 +112,7 @@ class Snapshot:
         check(self.protocol, self.metadata, where)
         shape = shape_of(self.metadata, where)
         if clustered := set(self.clustered_by):
-            with_statistics = columns_with_statistics(shape, self.metadata.get("configuration") or {})
+            with_statistics = columns_with_statistics(shape, self.configuration)
             if lacking := clustered - {column.physical for column in with_statistics}:
                 what = f"it is clustered by columns without statistics: {', '.join(sorted(lacking))}"
                 raise refusal(where, what, alter(where, "CLUSTER BY NONE"))

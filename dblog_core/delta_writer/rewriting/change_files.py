@@ -15,12 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer.data_file import data_file
+from dblog_core.delta_writer.data_file import store_rows
 from dblog_core.delta_writer.features import CHANGE_DATA_FEED, is_on
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
-from dblog_core.delta_writer.partitions import Partition
-from dblog_core.delta_writer.rewriting.rewrite import partition_of
 from dblog_core.delta_writer.rewriting.touched_files import OldFiles, TouchedFile
 from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.delta_writer.snapshot import LiveFile
@@ -37,44 +35,39 @@ _FILE_BYTES = 64 << 20
 
 
 class ChangeFiles:
-    """The files of one commit. All rows of a call are of one partition."""
+    """The files of one commit."""
 
     def __init__(self, table: OpenTable) -> None:
         self._table = table
         shape = table.shape()
         self._shape = replace(shape, columns=(*shape.columns, _KIND))
-        self._waiting: dict[tuple[tuple[str, str | None], ...], list[pa.Table]] = {}
-        self._waiting_bytes = 0
+        self._waiting: list[pa.Table] = []
         self._actions: list[Json] = []
 
-    def add(self, rows: pa.Table, kinds: pa.Array, partition: Partition) -> None:
+    def add(self, rows: pa.Table, kinds: pa.Array) -> None:
         """Takes rows in the table's columns, and what kind of change each of them is."""
         if not len(rows):
             return
-        changes = rows.append_column(_KIND.name, kinds)
-        self._waiting.setdefault(tuple(sorted(partition.items())), []).append(changes)
-        self._waiting_bytes += changes.nbytes
-        if self._waiting_bytes > _FILE_BYTES:
+        self._waiting.append(rows.append_column(_KIND.name, kinds))
+        if sum(part.nbytes for part in self._waiting) > _FILE_BYTES:
             self._write()
 
     def actions(self) -> list[Json]:
         """Those that name the files."""
-        self._write()
+        if self._waiting:
+            self._write()
         return self._actions
 
     def _write(self) -> None:
-        configuration = self._table.snapshot.metadata.get("configuration") or {}
-        where = str(self._table.files)
-        for partition, parts in self._waiting.items():
-            rows = pa.concat_tables(parts)
-            name = self._table.new_id()
-            file = data_file(rows, self._shape, configuration, name, where=where, partition=dict(partition))
-            path = f"{_DIRECTORY}/{file.name}"
-            self._table.create(path, file.data)
-            change = {"path": quote(path), "partitionValues": dict(partition), "size": file.data.size}
+        table = self._table
+        rows = pa.concat_tables(self._waiting)
+        configuration = table.snapshot.configuration
+        for file, _ in store_rows(
+            table.files, rows, self._shape, configuration, table.new_id, directory=f"{_DIRECTORY}/"
+        ):
+            change = {"path": quote(file.name), "partitionValues": dict(file.partition), "size": file.size}
             self._actions.append({"cdc": {**change, "dataChange": False}})
         self._waiting.clear()
-        self._waiting_bytes = 0
 
 
 def is_fed(table: OpenTable) -> bool:
@@ -89,12 +82,12 @@ def write_changes(table: OpenTable, old: OldFiles, new_files: Iterable[NewFile])
     files = ChangeFiles(table)
     for touched in old.touched:
         for rows, kinds in _rows_that_go(table, touched):
-            files.add(rows, kinds, partition_of(touched.file))
+            files.add(rows, kinds)
     for new in new_files:
-        live = LiveFile(new.name, new.addition)
+        live = LiveFile(new.file.name, new.file.addition(now_ms=0, data_change=True))
         for first, rows in _stretches(table, live):
             is_update = new.is_update[first : first + len(rows)]
-            files.add(rows, _kinds(is_update, AFTER, INSERT), partition_of(live))
+            files.add(rows, _kinds(is_update, AFTER, INSERT))
     return files.actions()
 
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
-from dblog_core.delta_writer.data_file import StoredFile
+from dblog_core.delta_writer.data_file import KeptKeys, StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source, by_partition
 
 _SMALL = 16 << 20
 _TOGETHER = 32 << 20
 """Bytes of small files that become one."""
-_KEY_BYTES = 64 << 20
 _AT_ONCE = 2
 """Files that are written beside each other."""
 
@@ -31,14 +29,12 @@ def copy_files(table: OpenTable, touched: Sequence[Source], copies: Copies) -> l
     the change, and then of this one."""
     groups = list(_group(touched))
     plans = [_digest(table, group) for group in groups]
-    key_bytes = 0
+    kept_keys = KeptKeys()
     copied: list[StoredFile] = []
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="copy") as pool:
         written = pool.map(lambda plan, group: _copy(table, group, copies.get(plan, ())), plans, groups)
         for plan, files in zip(plans, written, strict=True):
-            key_bytes += sum(file.keys.nbytes for file in files if file.keys is not None)
-            # The keys of many rows are read when a merge needs them.
-            copies[plan] = files if key_bytes <= _KEY_BYTES else tuple(replace(file, keys=None) for file in files)
+            copies[plan] = tuple(map(kept_keys.limit, files))
             copied += copies[plan]
     return copied
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer.bitmaps import Rows
-from dblog_core.delta_writer.data_file import FileWriter, StoredFile
+from dblog_core.delta_writer.data_file import FileWriter, KeptKeys, StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.key_overlap import KeyRange, ends_of, is_worth
-from dblog_core.delta_writer.rewriting.rewrite import INDEXED_BYTES, Rewritten, Source, cannot_rewrite
+from dblog_core.delta_writer.rewriting.rewrite import Rewritten, Source, cannot_rewrite
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import Ends, bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
@@ -131,16 +131,14 @@ class OrderedRewrite:
     def _write_files(self, parts: Iterator[_Part]) -> Iterator[StoredFile]:
         """Files of about the target's bytes, each written while its parts are read."""
         configuration = self.metadata.get("configuration") or {}
-        where = str(self.files)
         partition = self.sources[0].partition
-        key_bytes = 0
+        kept_keys = KeptKeys()
         is_over = False
         while not is_over:
             count = 0
             is_over = True
-            name = self.new_id()
             with FileWriter(
-                self.shape, configuration, name, where=where, kept=self.keys, partition=partition
+                self.files, self.shape, configuration, self.new_id(), keys=self.keys, partition=partition
             ) as writer:
                 for part in parts:
                     writer.write(part.rows)
@@ -149,10 +147,7 @@ class OrderedRewrite:
                         is_over = False
                         break
             if count:
-                file = writer.file()
-                self.files.create_new(file.name, file.data)
-                key_bytes += file.rows.nbytes
-                yield replace(file.stored, keys=file.rows if key_bytes <= INDEXED_BYTES else None)
+                yield kept_keys.limit(writer.store())
 
     def _is_whole(self, size: int, count: int, left: int) -> bool:
         """Whether a file has as many rows as those that follow will have. `left`: the rows for all of these."""

@@ -20,10 +20,9 @@ from dblog_core.delta_writer.altering.column_mapping import is_mapped, map_field
 from dblog_core.delta_writer.altering.needed_features import enable_features, find_needed_features
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.commit import removal
-from dblog_core.delta_writer.data_file import StoredFile, data_file
+from dblog_core.delta_writer.data_file import StoredFile, store_rows
 from dblog_core.delta_writer.features import is_on, refusal
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.partitions import split_rows
 from dblog_core.delta_writer.shape import COLUMN_ID, PHYSICAL_NAME, Shape
 from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.delta_writer.table_log import ATTEMPTS
@@ -79,7 +78,7 @@ def _replaced(table: OpenTable, replacement: Replacement) -> Snapshot:
     where = str(table.files)
     now = table.snapshot
     schema = orjson.loads(now.metadata["schemaString"])
-    changes = replacement.plan(schema, now.metadata.get("configuration") or {})
+    changes = replacement.plan(schema, now.configuration)
     form = alter_form(TableForm(now.metadata, now.protocol), changes, where, table.new_id)
     metadata = _with_columns(form.metadata, replacement.fields)
     protocol = enable_features(form.protocol, find_needed_features(metadata))
@@ -134,16 +133,10 @@ def _check_shape(table: OpenTable, after: Snapshot) -> Shape:
 
 def _write(table: OpenTable, parts: Iterable[pa.Table], shape: Shape, after: Snapshot) -> list[StoredFile]:
     """A file for the rows of each part, and of each partition. Rows that are tracked get ids by their places."""
-    where = str(table.files)
-    configuration = after.metadata["configuration"]
-    files = []
+    files: list[StoredFile] = []
     for part in parts:
         table.check()
-        for partition, numbers in split_rows(part, shape.partitions, where):
-            rows = part.take(pa.array(numbers)) if partition else part
-            file = data_file(rows, shape, configuration, table.new_id(), where=where, partition=partition)
-            table.create(file.name, file.data)
-            files.append(replace(file.stored, keys=None))  # what is kept does not grow with the rows
+        files += [file for file, _ in store_rows(table.files, part, shape, after.configuration, table.new_id)]
     return files
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.commit import removal
-from dblog_core.delta_writer.data_file import FileWriter, StoredFile
+from dblog_core.delta_writer.data_file import FileWriter, KeptKeys, StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags
@@ -42,8 +42,6 @@ _ORDERED_BYTES = 512 << 20
 """Of rows, decoded, beyond which they keep the order that they have: a column of text of 2 GiB cannot be sorted."""
 LARGEST_FILE = 256 << 20
 """Bytes of a new file, about: it is in memory, compressed, until it is written. Of a larger one several are made."""
-INDEXED_BYTES = 64 << 20
-"""Of keys that wait for the commit; those of more files are read when the index next needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +133,18 @@ class Rewrite:
     def _write_files(self, parts: Iterator[pa.Table]) -> Iterator[StoredFile]:
         """`parts`: rows, of which none is empty."""
         configuration = self.metadata.get("configuration") or {}
-        where = str(self.files)
         partition = self.sources[0].partition
-        key_bytes = 0
+        kept_keys = KeptKeys()
         for first in parts:
-            name = self.new_id()
             with FileWriter(
-                self.shape, configuration, name, where=where, kept=self.keys, partition=partition
+                self.files, self.shape, configuration, self.new_id(), keys=self.keys, partition=partition
             ) as writer:
                 writer.write(first)
                 count = len(first)
                 while self._has_room(writer.size, count) and (rows := next(parts, None)) is not None:
                     writer.write(rows)
                     count += len(rows)
-            file = writer.file()
-            self.files.create_new(file.name, file.data)
-            key_bytes += file.rows.nbytes
-            yield replace(file.stored, keys=file.rows if key_bytes <= INDEXED_BYTES else None)
+            yield kept_keys.limit(writer.store())
 
     def _has_room(self, size: int, count: int) -> bool:
         return size < self.largest and (self.most_rows is None or count < self.most_rows)
@@ -337,7 +330,7 @@ def _write_vectors(table: OpenTable, files: Sequence[tuple[StoredFile, RowSet, i
     if not marked:
         return {}
     vectors = vector_file([dead for _, dead in marked], table.new_id())
-    table.create(vectors.name, vectors.data)
+    table.files.create_new(vectors.name, vectors.data)
     return {name: descriptor for (name, _), descriptor in zip(marked, vectors.descriptors, strict=True)}
 
 

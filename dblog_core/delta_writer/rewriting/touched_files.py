@@ -120,7 +120,7 @@ def take_old_rows(table: OpenTable, old_rows: Collection[OldRows], copies: Copie
         table.rewritten_bytes += sum(file.size for file in files)
         return OldFiles(touched, copies=files, tagged=tagged)
     vectors = vector_file([old.dead for old in left], table.new_id())
-    table.create(vectors.name, vectors.data)
+    table.files.create_new(vectors.name, vectors.data)
     table.rewritten_bytes += len(vectors.data)
     by_path = dict(zip([old.file.path for old in left], vectors.descriptors, strict=True))
     return OldFiles(touched, by_path, tagged=tagged)

@@ -22,7 +22,7 @@ from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.change_files import AFTER, BEFORE, ChangeFiles, is_fed
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source, partition_of
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
@@ -208,7 +208,7 @@ def _write_changes(table: OpenTable, live: LiveFile, shape: Shape, update: RowUp
         before = rows.filter(pc.and_(update.chooses(rows), alive))
         after = _change(before, replace(shape, tracking=()), update)
         for part, kind in ((before, BEFORE), (after, AFTER)):
-            feed.add(part, pa.repeat(kind, len(part)), partition_of(live))
+            feed.add(part, pa.repeat(kind, len(part)))
     return feed.actions()
 
 

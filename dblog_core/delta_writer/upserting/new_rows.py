@@ -8,28 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dblog_core.delta_writer.data_file import data_file
+from dblog_core.delta_writer.data_file import StoredFile, store_rows
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
-from dblog_core.delta_writer.partitions import Partition, split_rows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import row_ids_at
-from dblog_core.interfaces import Json
 
 _NO_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A written file: its action, and the key columns of its rows (None: they are many). `plan`: a digest of which rows
-    of the changes are in it, and of the metadata that it was written for; `is_update`: which of its rows replace an
-    older one."""
+    """A written file. `plan`: a digest of which rows of the changes are in it, and of the metadata that it was written
+    for; `is_update`: which of its rows replace an older one."""
 
     plan: bytes
-    name: str
-    size: int
-    addition: Json
-    keys: pa.Table | None
+    file: StoredFile
     is_update: Flags
 
 
@@ -50,22 +44,8 @@ def write_new_rows(
     """The files of the rows, which the digest `plan` tells from others; the files `before`, of an earlier plan, where
     they have the same rows and are still there. `is_update`: which rows replace an older one."""
     # Others' commits have us plan again; the same rows need no other files.
-    if before and all(file.plan == plan and table.files.exists(file.name) for file in before):
+    if before and all(new.plan == plan and table.files.exists(new.file.name) for new in before):
         return list(before)
-    written = []
-    for partition, numbers in split_rows(rows, shape.partitions, str(table.files)):
-        of_partition = rows.take(pa.array(numbers)) if partition else rows
-        written.append(_write_file(table, of_partition, is_update[numbers], partition, shape, plan))
-    return written
-
-
-def _write_file(
-    table: OpenTable, rows: pa.Table, is_update: Flags, partition: Partition, shape: Shape, plan: bytes
-) -> NewFile:
-    configuration = table.snapshot.metadata.get("configuration") or {}
-    where = str(table.files)
-    file = data_file(rows, shape.with_row_ids(), configuration, table.new_id(), where=where, partition=partition)
-    table.create(file.name, file.data)
-    addition = file.addition(now_ms=table.now_ms(), data_change=True)
-    keys = file.rows.select([shape[name].physical for name in table.keys])
-    return NewFile(plan, file.name, file.data.size, addition, keys, is_update)
+    configuration = table.snapshot.configuration
+    stored = store_rows(table.files, rows, shape.with_row_ids(), configuration, table.new_id, keys=table.keys)
+    return [NewFile(plan, file, is_update[numbers]) for file, numbers in stored]

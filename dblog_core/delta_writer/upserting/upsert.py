@@ -33,6 +33,7 @@ import pyarrow as pa
 from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
+from dblog_core.delta_writer.data_file import KeptKeys
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
@@ -54,8 +55,6 @@ Place: TypeAlias = tuple[int, int]
 
 _LOOSE_PLACES = 4_000_000
 """Numbers of old rows that wait as they are: eight bytes each."""
-_KEY_BYTES = 64 << 20
-"""Of new rows' keys that wait for the commit; those of more files are read when the index next needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Draft:
     unknown: list[Rows] = field(default_factory=list)
     """The numbers of changes, counted through all parts."""
     new_files: list[NewFile] = field(default_factory=list)
-    key_bytes: int = 0
+    kept_keys: KeptKeys = field(default_factory=KeptKeys)
     loose_places: int = 0
     old_files: OldFiles = field(default_factory=lambda: OldFiles([]))
     feed: Sequence[Json] = ()
@@ -130,10 +129,9 @@ class Draft:
         """The rows of this file that go."""
         return self.old_rows.setdefault(file.path, OldRows(file))
 
-    def add_file(self, file: NewFile) -> NewFile:
+    def add_file(self, new: NewFile) -> NewFile:
         """The file as it is kept: without its keys where many are kept already."""
-        self.key_bytes += file.keys.nbytes if file.keys is not None else 0
-        kept = file if self.key_bytes <= _KEY_BYTES else replace(file, keys=None)
+        kept = replace(new, file=self.kept_keys.limit(new.file))
         self.new_files.append(kept)
         return kept
 
@@ -335,17 +333,15 @@ def commit_draft(table: OpenTable, draft: Draft, app: str, number: int) -> bool:
     # The merge's number stands in the commit itself: both take effect, or neither does.
     actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
     actions += old.actions(now)
-    actions += [{"add": file.addition} for file in draft.new_files]
+    new_files = [new.file for new in draft.new_files]
+    actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in new_files]
     actions += draft.feed
     shape = table.shape()
     if not table.commit("MERGE" if draft.rows else "DELETE", _metrics(draft), actions):
         return False
     old.note_vectors(table)
-    for copy in old.copies:
-        table.index_file(copy, shape)
-    for file in draft.new_files:
-        if file.keys is not None:
-            table.index_rows(file.name, file.size, file.keys, shape)
+    for file in (*old.copies, *new_files):
+        table.index_file(file, shape)
     return True
 
 
@@ -354,7 +350,7 @@ def _metrics(draft: Draft) -> dict[str, int]:
     counts = draft.counts
     old = draft.old_files
     added = len(old.vectors) + len(old.copies) + len(draft.new_files)
-    added_bytes = sum(file.size for files in (draft.new_files, old.copies) for file in files)
+    added_bytes = sum(file.size for file in (*(new.file for new in draft.new_files), *old.copies))
     if not draft.rows:
         return {
             "numDeletedRows": counts.deleted,

@@ -7,18 +7,18 @@ worth nothing for another version.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dblog_core.delta_writer.bitmaps import Rows, RowSet
 from dblog_core.delta_writer.changes import Changes, Upserted
+from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.older_rows import GoneRows, find_older
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.upserting.new_rows import NewFile
 from dblog_core.delta_writer.upserting.upsert import Draft, commit_draft, plan_parts
-from dblog_core.interfaces import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,9 @@ class RowsThatGo:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """The `add` action of a file, and which of its rows replace an older one: a bit for each."""
+    """A file without its keys, and which of its rows replace an older one: a bit for each."""
 
-    addition: Json
-    rows: int
+    file: StoredFile
     is_update: bytes
 
 
@@ -62,8 +61,7 @@ def plan_keys(table: OpenTable, changes: Changes, shape: Shape) -> tuple[Planned
         for path, old in draft.old_rows.items()
     )
     files = tuple(
-        WrittenFile(file.addition, len(file.is_update), np.packbits(file.is_update).tobytes())
-        for file in draft.new_files
+        WrittenFile(replace(new.file, keys=None), np.packbits(new.is_update).tobytes()) for new in draft.new_files
     )
     return PlannedKeys(draft.counts, draft.rows, going, files), draft.unknown
 
@@ -79,10 +77,10 @@ def commit_planned(
     for plan in planned:
         draft.rows += plan.rows
         draft.counts = draft.counts.plus(plan.counts)
-        for file in plan.files:
-            is_update = np.unpackbits(np.frombuffer(file.is_update, np.uint8), count=file.rows).astype(np.bool_)
-            name, size = str(file.addition["path"]), int(file.addition["size"])
-            draft.add_file(NewFile(b"", name, size, file.addition, None, is_update))
+        for written in plan.files:
+            bits = np.frombuffer(written.is_update, np.uint8)
+            is_update = np.unpackbits(bits, count=written.file.count).astype(np.bool_)
+            draft.add_file(NewFile(b"", written.file, is_update))
         for going in plan.going:
             old = draft.old_rows_of(table.snapshot.files[going.path])
             old.packed = old.packed.with_rows(RowSet.decode(going.numbers).rows())

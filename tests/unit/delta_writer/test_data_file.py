@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import random
 import uuid
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dblog_core.delta_writer.data_file import data_file
+from dblog_core.delta_writer.data_file import store_rows
+from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import shape_of
+from dblog_core.lake.lake_status import lake_at
 from tests.unit.delta_writer.tables import metadata, schema_string
 
 _ROWS = 50_000
 
 
-def test_a_column_of_many_values_has_a_small_dictionary_and_one_of_few_values_has_one() -> None:
+def test_a_column_of_many_values_has_a_small_dictionary_and_one_of_few_values_has_one(tmp_path: Path) -> None:
     dice = random.Random(1)
     columns = {
         "id": pa.array(range(_ROWS), pa.int64()),
@@ -24,8 +27,9 @@ def test_a_column_of_many_values_has_a_small_dictionary_and_one_of_few_values_ha
     }
     fields = schema_string({"id": "long", "note": "string", "city": "string"})
     shape = shape_of(metadata(fields)["metaData"], "t")
-    file = data_file(pa.table(columns), shape, {}, uuid.UUID(int=1), where="t")
-    group = pq.ParquetFile(pa.BufferReader(file.data)).metadata.row_group(0)
+    files = TableFiles.at(lake_at(str(tmp_path)))
+    ((file, _),) = store_rows(files, pa.table(columns), shape, {}, uuid.uuid4)
+    group = pq.ParquetFile(tmp_path / file.name).metadata.row_group(0)
     stored = {group.column(i).path_in_schema: group.column(i) for i in range(len(columns))}
     sizes = {
         name: column.data_page_offset - column.dictionary_page_offset

@@ -186,7 +186,7 @@ def change_vector(writer: OpenTable, path: str, rows: Any) -> None:
     """A commit by which the file has a vector of these rows, and all else that it had."""
     live = writer.snapshot.files[path]
     file = vector_file([RowSet().with_rows(np.asarray(rows))], writer.new_id())
-    writer.create(file.name, file.data)
+    writer.files.create_new(file.name, file.data)
     added = {**live.add, "deletionVector": file.descriptors[0]}
     assert writer.commit("DELETE", {}, [removal(live, now_ms=0, data_change=True), {"add": added}])
 
