@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.bitmaps import RowSet
 from dblog_core.delta_writer.data_file import StoredFile
-from dblog_core.delta_writer.keys import key_index
+from dblog_core.delta_writer.keys import key_index, key_runs
 from dblog_core.delta_writer.keys.key_index import KeyIndex
 from dblog_core.delta_writer.keys.key_runs import IndexDamaged
 from dblog_core.delta_writer.order_guard import Hits
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
-from dblog_core.delta_writer.stored_rows import column_batches
+from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.table_log import Options, TableLog
 from dblog_core.delta_writer.vectors import read_vector, unique_id
 from dblog_core.errors import LakeError
@@ -206,7 +206,7 @@ class OpenTable(TableLog):
         is_much = sum(file.size for file in uncovered) > _MUCH
         with _MUCH_AT_ONCE if is_much else nullcontext():
             for file in uncovered:
-                stretches = column_batches(self.files, file, shape, self.keys)
+                stretches = row_stretches(self.files, file, shape, self.keys, most_rows=key_runs.LARGE)
                 index.add(file.path, file.size, ((first, _arrays(rows)) for first, rows in stretches))
         return index
 

@@ -4,6 +4,7 @@ too, and what tracks rows."""
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -76,19 +77,6 @@ def stored_count(files: TableFiles, live: LiveFile, dead: RowSet) -> int:
         return int(file.metadata.num_rows)
 
 
-def column_batches(
-    files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]
-) -> Iterator[tuple[int, pa.Table]]:
-    """All rows of a file, some columns alone: the number of the first row, and a row group."""
-    first = 0
-    with open_data_file(files, live) as file:
-        opened = _Opened.of(file, live, shape, names, files.url(live.path))
-        for group in range(file.num_row_groups):
-            rows = opened.read_group(group, first)
-            yield first, rows
-            first += len(rows)
-
-
 def row_stretches(
     files: TableFiles,
     live: LiveFile,
@@ -96,16 +84,17 @@ def row_stretches(
     names: Sequence[str],
     *,
     is_wanted: Callable[[int, int], bool] = lambda first, end: True,
+    most_rows: int = _ROWS_AT_ONCE,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """All rows of a file, some columns alone, as `column_batches`, and few at a time: the number of the first one, and
-    the rows. `is_wanted`: asked of each row group, from its first row to before its end, whether it is read."""
+    """All rows of a file, some columns alone, and few at a time: the number of the first one, and the rows.
+    `is_wanted`: asked of each row group, from its first row to before its end, whether it is read."""
     first = 0
     with open_data_file(files, live) as file:
         opened = _Opened.of(file, live, shape, names, files.url(live.path))
         for group in range(file.num_row_groups):
             end = first + file.metadata.row_group(group).num_rows
             if is_wanted(first, end):
-                for within, rows in opened.read_stretches(group, first, most_rows=_ROWS_AT_ONCE):
+                for within, rows in opened.read_stretches(group, first, most_rows=most_rows):
                     yield first + within, rows
             first = end
 
@@ -189,19 +178,18 @@ class _Opened:
         columns = tuple(shape[name] for name in names)
         return cls(file, live, columns, _stored_names(file, columns, by_id=shape.by_id), where)
 
-    def read_stretches(self, group: int, begin: int, *, most_rows: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+    def read_stretches(self, group: int, begin: int, *, most_rows: int = sys.maxsize) -> Iterator[tuple[int, pa.Table]]:
         """A row group, whole or in parts: the number of a part's first row in the group, and its rows. `begin`: the
         number of the group's first row in the file."""
         about = self.file.metadata.row_group(group)
         names = set(self.stored.values())
         chunks = (about.column(i) for i in range(about.num_columns))
         size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.split(".")[0] in names)
-        if not self.stored or (size <= _AT_ONCE and (most_rows is None or about.num_rows <= most_rows)):
+        if not self.stored or (size <= _AT_ONCE and about.num_rows <= most_rows):
             yield 0, self.read_group(group, begin)
             return
         first = 0
-        rows = max(1, about.num_rows * _AT_ONCE // max(size, 1))
-        rows = rows if most_rows is None else min(rows, most_rows)
+        rows = min(max(1, about.num_rows * _AT_ONCE // max(size, 1)), most_rows)
         for batch in self.file.iter_batches(rows, row_groups=[group], columns=list(self.stored.values())):
             yield first, self._rows(pa.Table.from_batches([batch]), begin + first, len(batch))
             first += len(batch)

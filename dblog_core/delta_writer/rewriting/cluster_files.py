@@ -25,9 +25,9 @@ from dblog_core.delta_writer.rewriting.rewrite import (
     Rewrite,
     Source,
     by_partition,
-    commit_rewritten,
     order_of,
     plan_rewrite,
+    rewrite_files,
     sources_of,
 )
 from dblog_core.delta_writer.shape import Shape
@@ -40,23 +40,15 @@ TOGETHER = 256 << 20
 """Bytes that are put in order at once."""
 LARGEST = 512 << 20
 """Bytes of a file beyond which it becomes several before it is put in order together with others."""
-_ATTEMPTS = 3
 
 
 def cluster_files(table: OpenTable, *, target: int = TARGET, together: int = TOGETHER) -> int:
     """Puts some files in order; how many bytes. 0 where all are, or it is not worth it, or others replace the files all
     the time meanwhile."""
-    not_worth: set[str] = set()
-    for _ in range(_ATTEMPTS):
-        table.refresh()
-        rewrite = plan_cluster(table, without=not_worth, target=target, together=together)
-        if rewrite is None:
-            return 0
-        if (rewritten := rewrite.carry_out()) is None:
-            not_worth.add(rewrite.sources[0].live.path)
-        elif commit_rewritten(table, rewritten):
-            return source_bytes(rewritten.sources)
-    return 0
+    rewritten = rewrite_files(
+        table, lambda without: plan_cluster(table, without=without, target=target, together=together)
+    )
+    return 0 if rewritten is None else source_bytes(rewritten.sources)
 
 
 def source_bytes(sources: Sequence[Source]) -> int:
@@ -140,7 +132,7 @@ def _plan_split(table: OpenTable, live_files: Sequence[LiveFile], overlap: Overl
     if not sharing:
         return None
     live = live_files[max(sharing, key=lambda i: float(overlap.shared[i]))]
-    return replace(plan_rewrite(table, [live]), largest=LARGEST // 4, most_rows=MOST_ROWS // 4)
+    return replace(plan_rewrite(table, sources_of(table, [live])), largest=LARGEST // 4, most_rows=MOST_ROWS // 4)
 
 
 def _bounded_columns(table: OpenTable, shape: Shape, order: Sequence[str]) -> tuple[str, ...]:

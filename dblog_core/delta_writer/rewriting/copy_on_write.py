@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from dblog_core.delta_writer.data_file import KeptKeys, StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source, by_partition
+from dblog_core.delta_writer.rewriting.rewrite import Source, by_partition, plan_rewrite
 
 _SMALL = 16 << 20
 _TOGETHER = 32 << 20
@@ -67,8 +68,4 @@ def _copy(table: OpenTable, group: Sequence[Source], before: Sequence[StoredFile
     # A VACUUM of somebody else may have taken a file that no version names yet.
     if before and all(table.files.exists(file.name) for file in before):
         return tuple(before)
-    metadata = table.snapshot.metadata
-    shape = table.shape().with_tracking()
-    files, keys = table.files, table.keys
-    plan = Rewrite(files, tuple(group), shape, metadata, keys, (), table.new_id, keeps_places=False)
-    return plan.carry_out().files
+    return replace(plan_rewrite(table, group), keeps_places=False).carry_out().files

@@ -7,7 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, by_partition, commit_rewritten, order_of, plan_rewrite
+from dblog_core.delta_writer.rewriting.rewrite import (
+    Rewrite,
+    by_partition,
+    order_of,
+    plan_rewrite,
+    rewrite_files,
+    sources_of,
+)
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import stored_count
 
@@ -15,19 +22,13 @@ BELOW = 16 << 20
 """Bytes of live rows, compressed, of a file that counts as small."""
 TOGETHER = 32 << 20
 """Bytes that are joined at once: decoded, they take some ten times as much memory."""
-_ATTEMPTS = 3
 
 
 def join_files(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER, at_least: int = 2) -> int:
     """Joins the small files if there are `at_least` so many; how many it has joined. 0, too, where others replace
     them all the time meanwhile. The new file is in order (`order_of`)."""
-    for _ in range(_ATTEMPTS):
-        table.refresh()
-        if (rewrite := plan_join(table, below=below, together=together, at_least=at_least)) is None:
-            return 0
-        if commit_rewritten(table, rewrite.carry_out()):
-            return len(rewrite.sources)
-    return 0
+    rewritten = rewrite_files(table, lambda _: plan_join(table, below=below, together=together, at_least=at_least))
+    return 0 if rewritten is None else len(rewritten.sources)
 
 
 def plan_join(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER, at_least: int = 2) -> Rewrite | None:
@@ -35,7 +36,7 @@ def plan_join(table: OpenTable, *, below: int = BELOW, together: int = TOGETHER,
     of_partitions = by_partition(table.snapshot.files.values())
     small = max((_small(table, files, below=below, together=together) for files in of_partitions), key=len, default=[])
     # So that a range of values lies in few row groups.
-    return plan_rewrite(table, small, order=order_of(table)) if len(small) >= at_least else None
+    return plan_rewrite(table, sources_of(table, small), order=order_of(table)) if len(small) >= at_least else None
 
 
 def _small(table: OpenTable, files: Sequence[LiveFile], *, below: int, together: int) -> list[LiveFile]:

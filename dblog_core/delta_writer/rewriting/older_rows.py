@@ -14,7 +14,7 @@ from dblog_core.delta_writer.order_guard import Hits
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
-from dblog_core.delta_writer.stored_rows import column_batches
+from dblog_core.delta_writer.stored_rows import row_stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def _with_older(table: OpenTable, live: LiveFile, shape: Shape, below: int) -> R
     if highest is not None and highest < below and statistics.get("nullCount", {}).get(column) == 0 and live.rows:
         return RowSet.of_first(live.rows)
     dead = grown = table.dead_rows(live)
-    for first, rows in column_batches(table.files, live, shape, [table.order]):
+    for first, rows in row_stretches(table.files, live, shape, [table.order]):
         is_older = pc.fill_null(pc.less(rows.column(0), below), False)
         grown = grown.with_rows(first + np.flatnonzero(np.asarray(is_older)))
     return grown if len(grown) > len(dead) else None

@@ -22,7 +22,7 @@ from dblog_core.delta_writer.data_file import FileWriter, KeptKeys, StoredFile
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.key_overlap import KeyRange, ends_of, is_worth
-from dblog_core.delta_writer.rewriting.rewrite import Rewritten, Source, cannot_rewrite
+from dblog_core.delta_writer.rewriting.rewrite import Rewritten, Source, cannot_rewrite, place_rows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import Ends, bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
@@ -78,7 +78,7 @@ class OrderedRewrite:
         edges = _piece_edges(join_chunks(bounded.column(0)), max(1, size * _GROUPS // self.target))
         if not self._is_worth(sources, self._expected_ranges(size, bounded, edges)):
             return None
-        places = _place_rows(sources, alive, by_key)
+        places = place_rows(sources, alive, by_key)
         del keys, bounded, by_key  # rows need the room
         parts = _Rows(self.files, self.shape, sources, places, edges).read(check)
         files = tuple(self._write_files(parts))
@@ -223,21 +223,6 @@ def _ends(values: pa.ChunkedArray) -> Ends:
     """As the file's statistics will have them."""
     # Another program may have appended rows without a key.
     return bounds(values) if values.null_count < len(values) else (None, None)
-
-
-def _place_rows(sources: Sequence[Source], alive: Sequence[Flags], by_key: Rows) -> dict[str, Rows]:
-    """For each row of each source its place in the order; -1 for a dead one."""
-    ranks = np.empty(len(by_key), np.int64)
-    ranks[by_key] = np.arange(len(by_key))
-    places: dict[str, Rows] = {}
-    begin = 0
-    for source, flags in zip(sources, alive, strict=True):
-        end = begin + int(flags.sum())
-        at = np.full(len(flags), -1)
-        at[flags] = ranks[begin:end]
-        places[source.live.path] = at
-        begin = end
-    return places
 
 
 def _piece_edges(values: pa.Array, pieces: int) -> Rows:

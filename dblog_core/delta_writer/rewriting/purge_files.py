@@ -9,24 +9,19 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, commit_rewritten, plan_rewrite
+from dblog_core.delta_writer.rewriting.rewrite import Rewrite, plan_rewrite, rewrite_files, sources_of
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import stored_count
-
-_ATTEMPTS = 3
 
 
 def purge_file(table: OpenTable, *, share: float = 0.0, only_deleted: bool = False) -> bool:
     """Writes one file again of whose rows more than the `share` are dead; False where there is none, or others replace
     it all the time meanwhile. `only_deleted`: one of which a row may have been deleted."""
-    for _ in range(_ATTEMPTS):
-        table.refresh()
-        among = with_deleted(table) if only_deleted else None
-        if (rewrite := plan_purge(table, share=share, among=among)) is None:
-            return False
-        if commit_rewritten(table, rewrite.carry_out()):
-            return True
-    return False
+
+    def plan(_: object) -> Rewrite | None:
+        return plan_purge(table, share=share, among=with_deleted(table) if only_deleted else None)
+
+    return rewrite_files(table, plan) is not None
 
 
 def plan_purge(table: OpenTable, *, share: float = 0.0, among: Collection[str] | None = None) -> Rewrite | None:
@@ -39,7 +34,7 @@ def plan_purge(table: OpenTable, *, share: float = 0.0, among: Collection[str] |
         if (marked_share := dead_share(table, live)) > share
     }
     worst = max(chosen, key=lambda path: chosen[path], default=None)
-    return None if worst is None else plan_rewrite(table, [table.snapshot.files[worst]])
+    return None if worst is None else plan_rewrite(table, sources_of(table, [table.snapshot.files[worst]]))
 
 
 def with_deleted(table: OpenTable) -> frozenset[str]:

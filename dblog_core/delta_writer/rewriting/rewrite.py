@@ -10,7 +10,7 @@ while the table's thread commits merges. The commit needs no index: a row's new 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -29,12 +29,13 @@ from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
+from dblog_core.delta_writer.table_log import ATTEMPTS
 from dblog_core.delta_writer.vectors import tag_replaced, unique_id, vector_file
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.rows.chunked_columns import take_rows
 
-_ATTEMPTS = 20  # at a table that others write meanwhile
+_TRIES = 3  # at files that others replace meanwhile
 _GROUP_BYTES = 64 << 20
 """Of rows, decoded, that are gathered for one row group of the new file."""
 _GROUP_ROWS = 1 << 20
@@ -172,31 +173,39 @@ class Rewrite:
     def _read_ordered(self, places: dict[str, Rows]) -> pa.Table | None:
         """The living rows in the wanted order; None, and no places, where they take too much memory for it."""
         parts = [pa.table({column.name: pa.array([], column.type) for column in self.shape})]
-        flags = {source.live.path: list[Flags]() for source in self.sources}
+        flags = [list[Flags]() for _ in self.sources]
         size = 0
-        for source in self.sources:
+        for source, of_source in zip(self.sources, flags, strict=True):
             for rows, alive in self._stretches(source):
                 parts.append(rows.filter(pa.array(alive)))
-                flags[source.live.path].append(alive)
+                of_source.append(alive)
                 if (size := size + parts[-1].nbytes) > _ORDERED_BYTES:
                     return None
         order_columns = pa.concat_tables([part.select(list(self.order)) for part in parts])
         by_key = pc.sort_indices(order_columns, sort_keys=[(name, "ascending") for name in self.order])
-        ranks = np.empty(len(by_key), np.int64)
-        ranks[np.asarray(by_key)] = np.arange(len(by_key))
-        begin = 0
-        for path, stretches in flags.items():
-            alive = np.concatenate([np.empty(0, np.bool_), *stretches])
-            end = begin + int(alive.sum())
-            places[path] = np.full(len(alive), -1)
-            places[path][alive] = ranks[begin:end]
-            begin = end
+        living = [np.concatenate([np.empty(0, np.bool_), *stretches]) for stretches in flags]
+        places |= place_rows(self.sources, living, np.asarray(by_key))
         return take_rows(parts, by_key) if len(by_key) else parts[0]
 
     def _stretches(self, source: Source) -> Iterator[tuple[pa.Table, Flags]]:
         """The rows of a source, and which of them live."""
         for first, rows in row_stretches(self.files, source.live, self.shape, self.shape.names):
             yield self.change(rows), ~source.dead.contains(np.arange(first, first + len(rows)))
+
+
+def place_rows(sources: Sequence[Source], alive: Sequence[Flags], by_key: Rows) -> dict[str, Rows]:
+    """For each row of each source its place in the order; -1 for a dead one."""
+    ranks = np.empty(len(by_key), np.int64)
+    ranks[by_key] = np.arange(len(by_key))
+    places: dict[str, Rows] = {}
+    begin = 0
+    for source, flags in zip(sources, alive, strict=True):
+        end = begin + int(flags.sum())
+        at = np.full(len(flags), -1)
+        at[flags] = ranks[begin:end]
+        places[source.live.path] = at
+        begin = end
+    return places
 
 
 def cannot_rewrite(files: TableFiles, error: BaseException) -> LakeError:
@@ -206,11 +215,11 @@ def cannot_rewrite(files: TableFiles, error: BaseException) -> LakeError:
     )
 
 
-def plan_rewrite(table: OpenTable, chosen: Sequence[LiveFile], *, order: Sequence[str] = ()) -> Rewrite:
+def plan_rewrite(table: OpenTable, sources: Sequence[Source], *, order: Sequence[str] = ()) -> Rewrite:
     """The plan for these files of the table's snapshot, all of one partition."""
     shape = table.shape().with_tracking()
     metadata = table.snapshot.metadata
-    return Rewrite(table.files, sources_of(table, chosen), shape, metadata, table.keys, tuple(order), table.new_id)
+    return Rewrite(table.files, tuple(sources), shape, metadata, table.keys, tuple(order), table.new_id)
 
 
 def partition_of(live: LiveFile) -> Partition:
@@ -240,13 +249,29 @@ def sources_of(table: OpenTable, chosen: Sequence[LiveFile]) -> tuple[Source, ..
     return tuple(Source(live, table.dead_rows(live)) for live in chosen)
 
 
+def rewrite_files(table: OpenTable, plan: Callable[[Collection[str]], FileRewrite | None]) -> Rewritten | None:
+    """Carries out the rewrite that `plan` has of the newest version, and commits it; None where it has none, or others
+    replace the files all the time meanwhile. `plan` gets the first files, by path, of rewrites that were not worth
+    it."""
+    not_worth: set[str] = set()
+    for _ in range(_TRIES):
+        table.refresh()
+        if (rewrite := plan(not_worth)) is None:
+            return None
+        if (rewritten := rewrite.carry_out()) is None:
+            not_worth.add(rewrite.sources[0].live.path)
+        elif commit_rewritten(table, rewritten):
+            return rewritten
+    return None
+
+
 def commit_rewritten(table: OpenTable, rewritten: Rewritten) -> bool:
     """Puts the new files in place of their sources, with what has died since; False where the table has no longer these
     files, or another shape, or a new file is gone, so that all was for nothing.
 
     Raises TableRefused where the table needs another writer now, and StagingError with storage's own faults.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         table.refresh()
         if _form(table.snapshot.metadata) != _form(rewritten.metadata):
             return False

@@ -22,7 +22,7 @@ from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.change_files import AFTER, BEFORE, ChangeFiles, is_fed
-from dblog_core.delta_writer.rewriting.rewrite import Rewrite, Source
+from dblog_core.delta_writer.rewriting.rewrite import plan_rewrite, sources_of
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import load_json
@@ -179,13 +179,8 @@ def _update_file(
         return None
     if not (count := _count_chosen(table, live, shape, update)):
         return None
-    source = Source(live, table.dead_rows(live))
-    metadata = table.snapshot.metadata
-    with_tracking = shape.with_tracking()
     change = partial(_change, shape=shape, update=update)
-    plan = Rewrite(
-        table.files, (source,), with_tracking, metadata, table.keys, (), table.new_id, change, keeps_places=False
-    )
+    plan = replace(plan_rewrite(table, sources_of(table, [live])), change=change, keeps_places=False)
     # The keys of many rows are read when a merge needs them.
     files = tuple(replace(file, keys=None) for file in plan.carry_out(table.check).files)
     table.rewritten_bytes += sum(file.size for file in files)

@@ -70,7 +70,6 @@ def test_times_of_an_older_calendar_are_refused(tmp_path: Path, key: str) -> Non
     whole = pq.read_table(file)
     first = np.zeros(1, np.int64)
     reads: dict[str, Callable[[], Any]] = {
-        "index": lambda: list(stored_rows.column_batches(writer.files, live, shape, ["id"])),
         "some": lambda: stored_rows.rows_at(writer.files, live, shape, ["id"], first),
         "all": lambda: list(stored_rows.row_stretches(writer.files, live, shape, ["id"])),
     }

@@ -118,11 +118,13 @@ def test_keys_beyond_those_of_a_file_do_not_have_it_read(table: Table, monkeypat
     fill_table(table)  # keys 0 to 49 and 50 to 99
     read: list[str] = []
 
-    def spy(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    def spy(
+        files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str], **options: Any
+    ) -> Iterator[tuple[int, pa.Table]]:
         read.append(live.path)
-        return stored_rows.column_batches(files, live, shape, names)
+        return stored_rows.row_stretches(files, live, shape, names, **options)
 
-    monkeypatch.setattr("dblog_core.delta_writer.open_table.column_batches", spy)
+    monkeypatch.setattr("dblog_core.delta_writer.open_table.row_stretches", spy)
     writer = table.writer()
     table.merge(writer, [row(i, "above", offset=2) for i in range(100, 120)])
     assert not read

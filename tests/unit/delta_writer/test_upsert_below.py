@@ -122,11 +122,13 @@ def test_only_files_of_both_kinds_of_rows_are_read(
     table.merge(writer, [row(k, "newer", offset=50) for k in range(300, 360)])
     read: list[tuple[str, ...]] = []
 
-    def spy(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    def spy(
+        files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str], **options: Any
+    ) -> Iterator[tuple[int, pa.Table]]:
         read.append(tuple(names))
-        return stored_rows.column_batches(files, live, shape, names)
+        return stored_rows.row_stretches(files, live, shape, names, **options)
 
-    monkeypatch.setattr(older_rows, "column_batches", spy)
+    monkeypatch.setattr(older_rows, "row_stretches", spy)
     done = upsert(writer, table.changes([row(1000, offset=60)]), APP, 5, below=below)
     assert done.emptied == forget_older(table, below) == count
     assert read == [(OFFSET,)]
