@@ -35,13 +35,6 @@ Ends = tuple[Any, Any]
 """The lowest and the highest value as JSON has them; None: not given."""
 
 
-def statistics_of(rows: pa.Table, shape: Shape, configuration: Mapping[str, str]) -> str:
-    """The JSON of a file of these rows, whose columns are those of the shape. `configuration`: the table's."""
-    statistics = FileStatistics(shape, configuration)
-    statistics.add(rows)
-    return statistics.json()
-
-
 class FileStatistics:
     """The statistics of a file that is written part by part."""
 

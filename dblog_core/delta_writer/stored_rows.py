@@ -84,7 +84,7 @@ def row_stretches(
     names: Sequence[str],
     *,
     is_wanted: Callable[[int, int], bool] = lambda first, end: True,
-    most_rows: int = _ROWS_AT_ONCE,
+    most_rows: int | None = None,
 ) -> Iterator[tuple[int, pa.Table]]:
     """All rows of a file, some columns alone, and few at a time: the number of the first one, and the rows.
     `is_wanted`: asked of each row group, from its first row to before its end, whether it is read."""
@@ -94,7 +94,7 @@ def row_stretches(
         for group in range(file.num_row_groups):
             end = first + file.metadata.row_group(group).num_rows
             if is_wanted(first, end):
-                for within, rows in opened.read_stretches(group, first, most_rows=most_rows):
+                for within, rows in opened.read_stretches(group, first, most_rows=most_rows or _ROWS_AT_ONCE):
                     yield first + within, rows
             first = end
 

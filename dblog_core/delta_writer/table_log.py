@@ -33,6 +33,7 @@ class Options(TypedDict, total=False):
     check: Callable[[], None]
     now_ms: Callable[[], int]
     new_id: Callable[[], uuid.UUID]
+    committed: Callable[[TableLog], None]
 
 
 class TableLog:
@@ -46,9 +47,10 @@ class TableLog:
         check: Callable[[], None] = lambda: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], uuid.UUID] = uuid.uuid4,
+        committed: Callable[[TableLog], None] = lambda table: None,
     ) -> None:
         """`mark`: what our commits carry; `check` raises LeaseLost once another may write: it is asked right before
-        each commit."""
+        each commit; `committed` is called right behind each."""
         self.files = TableFiles.at(table)
         self.check = check
         self.now_ms = now_ms
@@ -57,6 +59,7 @@ class TableLog:
         self.commit_info: Json = {}
         """The provenance of our last commit."""
         self._mark = mark
+        self._committed = committed
 
     def is_as_left(self) -> bool:
         """Whether the table still has the commit that the snapshot ends with (`snapshot.is_there`): one request. What
@@ -90,6 +93,7 @@ class TableLog:
         # From the bytes that were written: nothing can stand between the two versions.
         self.snapshot = snapshot.apply_commit(self.snapshot, data, str(self.files))
         self.commit_info = completed[0]["commitInfo"]
+        self._committed(self)
         return True
 
     def overtaken(self, times: int = ATTEMPTS) -> Overtaken:

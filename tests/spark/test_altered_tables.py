@@ -128,7 +128,7 @@ def test_a_table_that_we_alter_is_one_that_spark_alters(spark: SparkSession, tmp
     table = AlteredTable(lake_at(str(ours)), mark="dblog")
     for number, changes in enumerate(STEPS, start=2):
         version = snapshot_of(ours).version
-        assert table.alter(lambda changes=changes: changes)  # type: ignore[misc]
+        assert table.alter(lambda _, changes=changes: changes)  # type: ignore[misc]
         assert snapshot_of(ours).version == version + 1
         for statement in statements(f"delta.`{sparks}`", changes):
             spark.sql(statement)

@@ -22,7 +22,7 @@ from deltalake import QueryBuilder
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.lake.lake_status import lake_at
-from dblog_core.lake_engine.tables import delta_log_checkpoint
+from dblog_core.lake_engine.tables import checkpoints
 from tests.duckdb_reader import read_delta
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, json_in, table
@@ -125,7 +125,7 @@ def test_spark_makes_the_same_and_every_reader_goes_on_from_ours(model: Model, t
         for copy in (our_copy, spark_copy):
             shutil.copytree(model.path, copy)
         made_before = checkpoint_files(our_copy)
-        delta_log_checkpoint.write(lake_at(str(our_copy)))
+        checkpoints.write(lake_at(str(our_copy)))
         make_checkpoint(lake.spark, spark_copy)
         new_files = [
             [copy / "_delta_log" / name for name in checkpoint_files(copy) - made_before]

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake.task_plans import MaintainPlan
-from dblog_core.lake_engine.tables import delta_log_checkpoint, log
+from dblog_core.lake_engine.tables import checkpoints, log
 from dblog_core.lake_engine.tasks import maintain, registry
 from dblog_core.lake_engine.tasks.registry import Kind
 from dblog_core.staging import Staging
@@ -74,7 +74,7 @@ def read_values(frame: Any) -> dict[int, str]:
 def test_a_lake_is_made_and_changed_without_spark(
     tmp_path: Path, history: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_log_checkpoint, "COMMITS", 7)
+    monkeypatch.setattr(checkpoints, "COMMITS", 7)
     lake = late_lake(tmp_path)
     lake.history = history
     lake.build.chunk(A, [{"id": n, "v": "dumped"} for n in range(20)])
@@ -208,7 +208,7 @@ def test_spark_goes_on_from_a_checkpoint_that_was_made_without_it(spark: SparkSe
     rows: dict[int, Any] = {}
     change(lake, rows, random.Random(11), 12)
     place = lake.table(A)
-    delta_log_checkpoint.write(place)
+    checkpoints.write(place)
     alone = tmp_path / "alone" / "lake" / "shop" / "a"
     shutil.copytree(str(place), alone)
     newest = keep_newest_commit(alone)

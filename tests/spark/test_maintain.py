@@ -21,7 +21,7 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts, lake_tasks
 from dblog_core.lake.lake_status import LakeStatus, history_location, lake_at
 from dblog_core.lake.task_requests import MaintainRequest
-from dblog_core.lake_engine.tables import delta_log_checkpoint, log
+from dblog_core.lake_engine.tables import checkpoints, log
 from dblog_core.lake_engine.tasks import file_upkeep, maintain, upkeep
 from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
@@ -161,7 +161,7 @@ def test_the_log_before_the_oldest_cut_is_removed_and_cuts_are_read(
         days.lake.build.create(ONE, {"id": n, "v": "v"})
         merges.append(days.merge())
         if n in (1, 3):
-            delta_log_checkpoint.write(path)
+            checkpoints.write(path)
         if not n and setting is not None:
             days.lake.spark.newSession().sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ({setting})")
     before = {cut: days.rows(cut) for cut in merges}

@@ -16,8 +16,7 @@ from dblog_core.lake import lake_tasks
 from dblog_core.lake.lake_status import State, read_status, table_location
 from dblog_core.lake.task_plans import UnknownPlan
 from dblog_core.lake.task_requests import UnknownRequest
-from dblog_core.lake_engine.tables import log
-from dblog_core.lake_engine.tables.shaped_table import ShapedTable
+from dblog_core.lake_engine.tables import alter_table, log
 from dblog_core.lake_engine.tasks import registry
 from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.lake_engine.tasks.registry import Kind
@@ -65,7 +64,9 @@ class Marks:
         name = plan.arguments["table"]
         table = tools.status.tables[name]
         place = table_location(tools.lake.location, ONE.table)
-        ShapedTable(place, tools.check).alter(lambda described: [SetProperties({"marked": str(tools.number)})])
+        alter_table.open_altered(place, tools.check).alter(
+            lambda described: [SetProperties({"marked": str(tools.number)})]
+        )
         marked = replace(table, state=State.INCOMPLETE, version=log.version(place))
         return Done(Marked(plan.arguments["planned"]), {name: marked})
 

@@ -22,7 +22,7 @@ from dblog_core.lake_engine.events import fold, key_buckets, staged_events
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.merge_results import Merged
-from dblog_core.lake_engine.tables import create_table, delta_log_checkpoint, log
+from dblog_core.lake_engine.tables import checkpoints, create_table, log
 from dblog_core.model.schema import TableSchema
 from dblog_core.storage.location import Location
 from tests.spark.lakes import TestLake
@@ -278,7 +278,7 @@ def _added(lake: TestLake) -> list[dict[str, Any]]:
 
 
 def test_every_hundredth_commit_is_followed_by_a_checkpoint(lake: TestLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_log_checkpoint, "COMMITS", 4)
+    monkeypatch.setattr(checkpoints, "COMMITS", 4)
     merger = lake.merger()
     tables = merger._lake.open_tables
     for i in range(9):

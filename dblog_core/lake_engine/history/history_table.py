@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import orjson
 import pyarrow as pa
 
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetProperties
+from dblog_core.delta_writer.altering.altered_table import Described
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.delta_types import StructField, StructType
@@ -34,7 +34,7 @@ from dblog_core.lake_engine.history import history_lines
 from dblog_core.lake_engine.history.former_values import LakeBefore
 from dblog_core.lake_engine.history.history_lines import Lines
 from dblog_core.lake_engine.history.lake_rows import find_rows
-from dblog_core.lake_engine.tables import alter_table, create_table, delta_log_checkpoint, log
+from dblog_core.lake_engine.tables import alter_table, checkpoints, create_table, log
 from dblog_core.lake_engine.tables.column_types import (
     COMMIT_TIME,
     OFFSET,
@@ -46,8 +46,6 @@ from dblog_core.lake_engine.tables.column_types import (
     quote,
     spark_type,
 )
-from dblog_core.lake_engine.tables.delta_log_checkpoint import Checkpoints
-from dblog_core.lake_engine.tables.shaped_table import Described, ShapedTable
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
@@ -96,7 +94,6 @@ class History:
         *,
         app: str,
         lake: Callable[[], OpenTable] | None,
-        checkpoints: Checkpoints,
         check: Callable[[], None] = lambda: None,
         renames: Renames | None = None,
     ) -> None:
@@ -108,9 +105,8 @@ class History:
         self._schema = schema
         self._app = app
         self._lake = lake
-        self._checkpoints = checkpoints
         self._check = check
-        self._shaped = ShapedTable(self.path, check)
+        self._shaped = alter_table.open_altered(self.path, check)
         self._renames = renames or Renames()
 
     def version(self) -> int | None:
@@ -170,30 +166,23 @@ class History:
     def _append(
         self, make_lines: Callable[[Shape], Lines], app: str, number: int, stale: Sequence[Column] = ()
     ) -> None:
-        """Commits lines as transaction `number`, unless that is there. A checkpoint that is due then is made beside the
-        merges."""
+        """Commits lines as transaction `number`, unless that is there."""
         for _ in range(_SHAPES):
             if self._table.newest_order(app) >= number:
                 return
             try:
-                done = self._table.append(make_lines(self._table.shape()), app, number)
+                self._table.append(make_lines(self._table.shape()), app, number)
             except BatchRefused:  # somebody has given the table another shape
                 self._prepare(None, stale)
                 continue
-            if not done.already and delta_log_checkpoint.is_due(done.version, self._properties()):
-                self._checkpoints.ask(self.path)
             return
         raise self._refusal("the table's shape changes all the time", "see who alters it; it is tried again")
 
-    def _properties(self) -> dict[str, str]:
-        """Those that the history had at the last look."""
-        return dict(self._table.snapshot.metadata.get("configuration") or {})
-
     def _is_prepared(self, before: Before | None) -> bool:
         """Whether the history is that of the table, has all columns in their types, and says where it begins."""
-        fields = orjson.loads(self._table.snapshot.metadata["schemaString"])
-        have = {f.name: f.data_type.simple_string() for f in Described.of(fields, {}).shape}
-        properties = self._properties()
+        about = Described.of(self._table.snapshot.metadata)
+        have = {f.name: f.data_type.simple_string() for f in about.shape}
+        properties = about.properties
         return (
             not self._renames
             and alter_table.is_another(properties, self._schema.table) is None
@@ -300,7 +289,7 @@ class History:
         bounded = [OFFSET, COMMIT_TIME, *(quote(name) for name, c in keys if has_ends(c.type))]
         properties = {
             APPEND_ONLY: "true",
-            delta_log_checkpoint.CLEANS: "false",
+            checkpoints.CLEANS: "false",
             alter_table.TABLE: str(self._schema.table),
             "delta.dataSkippingStatsColumns": ",".join(bounded),
             **(_properties(before) if before is not None else {}),

@@ -21,7 +21,7 @@ from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake.cuts import open_table, storage_options, table_uri
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.lake_engine.tables import log
-from dblog_core.lake_engine.tables.delta_log_checkpoint import is_due
+from dblog_core.lake_engine.tables.checkpoints import is_due
 from dblog_core.storage.location import Location
 
 if TYPE_CHECKING:

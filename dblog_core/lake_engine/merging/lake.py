@@ -184,7 +184,6 @@ class Lake:
             schema,
             app=app,
             lake=partial(tables.table, place, schema, self.check) if schema.key else None,
-            checkpoints=tables.checkpoints,
             check=self.check,
             renames=renames,
         )

@@ -19,11 +19,19 @@ from dblog_core.delta_writer.altering.alterations import (
     SetProperties,
     UnsetProperties,
 )
+from dblog_core.delta_writer.altering.altered_table import Described
 from dblog_core.delta_writer.altering.column_mapping import MODE, is_mapped
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.replace_rows import Replacement, replace_rows
+from dblog_core.delta_writer.rewriting.update_rows import (
+    RowUpdate,
+    fill_variants,
+    update_beyond,
+    update_older,
+    update_rows,
+)
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.errors import LakeError
@@ -33,22 +41,22 @@ from dblog_core.lake_engine.merging import upsert_rows
 from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables import (
     alter_table,
+    checkpoints,
     create_table,
-    delta_log_checkpoint,
     log,
     variants,
 )
 from dblog_core.lake_engine.tables.alter_table import KEY, DroppedColumns
 from dblog_core.lake_engine.tables.column_types import (
+    OFFSET,
     PROVENANCE,
     check_name_beside_vectors,
     check_names,
     lake_shape,
     needs_mapping,
 )  # fmt: skip
-from dblog_core.lake_engine.tables.row_updates import RowUpdates
-from dblog_core.lake_engine.tables.shaped_table import Described, ShapedTable
 from dblog_core.lake_engine.tables.skipping_columns import NAMED, missing_statistics, names_others
+from dblog_core.model import column_defaults
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution.renames import Renames
@@ -91,8 +99,7 @@ class LakeTable:
         self.path = path
         self._schema = schema
         self._app = app
-        self._shaped = ShapedTable(path, check)
-        self._updates = RowUpdates(path, schema, check)
+        self._shaped = alter_table.open_altered(path, check)
         self.committed: int | None = None
         """The version that `commit` has made."""
 
@@ -121,7 +128,15 @@ class LakeTable:
         for step in self._renames.steps:
             self._shaped.alter(partial(alter_table.rename, step=step))
         self._check_provenance(self._shaped.describe().shape)
-        self._add_variants(self._shaped.alter(self._plan_changes))
+        fresh: list[str] = []
+
+        def plan(have: Described) -> list[Change]:
+            changes = self._plan_changes(have)
+            fresh[:] = [change.name for change in changes if isinstance(change, AddColumn)]
+            return changes
+
+        self._shaped.alter(plan)
+        self._add_variants(fresh)
         self._fill()
         self._settled.add(self.path)
 
@@ -133,22 +148,27 @@ class LakeTable:
         properties = self._wanted_properties(have.after(changes))
         return [*changes, SetProperties(properties)] if properties else changes
 
-    def _add_variants(self, changes: Sequence[Change]) -> None:
-        """Adds and fills the VARIANTs that the table lacks. `changes`: those that were made right before."""
+    def _add_variants(self, fresh: Sequence[str]) -> None:
+        """Adds and fills the VARIANTs that the table lacks. `fresh`: columns that were added right before."""
         if not self._json_as_variant:
             return
-        fresh = [change.name for change in changes if isinstance(change, AddColumn)]
         self._shaped.alter(lambda have: variants.additions(have.shape, self._schema, fresh))
         unfilled = variants.plan(self._shaped.describe().shape, self._schema, is_wanted=True).fill
         if unfilled:
-            self._updates.fill_variants(unfilled)
+            self._update(fill_variants({name: variant_name(name) for name in unfilled}))
             self._shaped.alter(lambda have: [CommentColumn(variant_name(name), COMMENT) for name in unfilled])
 
     def _fill(self) -> None:
         """Gives rows from before a column was added what they are known to hold in it: once, and without a dump."""
         for name, (offset, value) in self._renames.constants.items():
             if (column := next((c for c in self._schema.columns if c.name == name), None)) is not None:
-                self._updates.fill(column, value, offset, f"{self._app}:filled:{name}")
+                update = update_older(OFFSET, offset, {name: column_defaults.scalar(value, column)})
+                self._update(update, f"{self._app}:filled:{name}", offset)
+
+    def _update(self, update: RowUpdate, app: str | None = None, number: int = 0) -> None:
+        """As `update_rows`."""
+        self.check()
+        self.commit(lambda table, _: update_rows(table, update, app, number))
 
     def is_settled(self) -> bool:
         """Whether what is JSON has the VARIANTs beside it that are wanted, and the properties are as wanted. A
@@ -202,7 +222,8 @@ class LakeTable:
     def disown(self, merged: int, number: int) -> None:
         """Has rows without an offset, or beyond `merged`, count as older than all our rows. `number`: the version that
         had them."""
-        self._updates.disown(merged, f"{self._app}:others", number)
+        update = update_beyond(OFFSET, merged, {OFFSET: pa.scalar(0, pa.int64())})
+        self._update(update, f"{self._app}:others", number)
 
     def replace(self, rows: Iterable[pa.Table], number: int, *, renamed: int = 0) -> None:
         """Commits these folded rows, all of them whole, in this shape, as merge `number` in place of all that the table
@@ -255,8 +276,8 @@ class LakeTable:
         """Makes the table; False where somebody else was faster."""
         properties = {
             VECTORS: str(self._vectors).lower(),
-            delta_log_checkpoint.INTERVAL: str(delta_log_checkpoint.COMMITS),
-            delta_log_checkpoint.CLEANS: "false",
+            checkpoints.INTERVAL: str(checkpoints.COMMITS),
+            checkpoints.CLEANS: "false",
             KEY: json.dumps(list(self._schema.key)),
             alter_table.TABLE: str(self._schema.table),
         }
@@ -291,12 +312,7 @@ class LakeTable:
 
     def commit(self, write: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
         """Has `write` commit to the open table, by our name in its log. None: it had nothing to do."""
-        table = self.open()
-        done = write(table, self._app)
-        if done is None or done.already:
-            return done
-        self.committed = done.version
-        log.note_commit(self.path, done.version, table.commit_info, table.snapshot.commit)
-        if delta_log_checkpoint.is_due(done.version, table.snapshot.metadata.get("configuration") or {}):
-            self._tables.checkpoints.ask(self.path)
+        done = write(self.open(), self._app)
+        if done is not None and not done.already:
+            self.committed = done.version
         return done

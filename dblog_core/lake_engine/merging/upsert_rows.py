@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dblog_core.delta_writer.altering.altered_table import Described
 from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
@@ -26,6 +26,7 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import stored_count
+from dblog_core.delta_writer.table_log import TableLog
 from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
@@ -33,9 +34,8 @@ from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.lake_engine.events.fold import PUT, WITHHOLD, FoldedRows
 from dblog_core.lake_engine.events.unchanged_values import mask_unchanged
 from dblog_core.lake_engine.tables import log
+from dblog_core.lake_engine.tables.checkpoints import Checkpoints, follow_commit
 from dblog_core.lake_engine.tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
-from dblog_core.lake_engine.tables.delta_log_checkpoint import Checkpoints
-from dblog_core.lake_engine.tables.shaped_table import Described
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_tuples
@@ -73,7 +73,15 @@ class OpenTables:
             self._rewritten_bytes += table.rewritten_bytes if table is not None else 0
             share = self._memory // _SHARES
             place = self._place(path)
-            table = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=place, index_memory=share)
+            table = OpenTable(
+                path,
+                schema.key,
+                order=OFFSET,
+                mark=COMMIT_MARK,
+                index=place,
+                index_memory=share,
+                committed=self._follow_commit,
+            )
         table.check = check
         self._open[path] = table  # the last one used is the last in order
         return table
@@ -90,8 +98,7 @@ class OpenTables:
         if not is_left:
             table.look()
         table.snapshot.shape(str(table.files))
-        metadata = table.snapshot.metadata
-        return Described.of(orjson.loads(metadata["schemaString"]), metadata.get("configuration") or {})
+        return Described.of(table.snapshot.metadata)
 
     @property
     def rewritten_bytes(self) -> int:
@@ -100,9 +107,13 @@ class OpenTables:
 
     def history(self, path: Location, check: Callable[[], None]) -> AppendedTable:
         """The history there; `check` is asked right before each of its commits."""
-        history = self._histories.setdefault(path, AppendedTable(path, order=OFFSET, mark=COMMIT_MARK))
+        opened = AppendedTable(path, order=OFFSET, mark=COMMIT_MARK, committed=self._follow_commit)
+        history = self._histories.setdefault(path, opened)
         history.check = check
         return history
+
+    def _follow_commit(self, table: TableLog) -> None:
+        follow_commit(table, self.checkpoints.ask)
 
     def _place(self, path: Location) -> Path | None:
         name = hashlib.sha256(str(path).encode()).hexdigest()[:32]

@@ -3,7 +3,7 @@
 A column that is proven to be renamed is renamed, by column mapping, in two halves: where another column has had one of
 the two names, first each gets a name in between, then the new one. So columns may swap their names. The property
 `dblog.renamed` is set between the halves: it is the offset up to which renames are done, and says which half a later
-run must finish, where the changes are not one commit (`shaped_table`).
+run must finish, where the changes are not one commit.
 
 A column that the source drops stays in the lake: rows that are not written again keep its values. The property
 `dblog.dropped` names such columns, so that they differ from those that somebody else has added. With
@@ -14,7 +14,7 @@ column that is JSON has a VARIANT beside it, that one follows it (`variants`).
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from dblog_core.delta_writer import delta_types as t
@@ -28,10 +28,12 @@ from dblog_core.delta_writer.altering.alterations import (
     SetProperties,
     WidenColumn,
 )
+from dblog_core.delta_writer.altering.altered_table import AlteredTable, Described
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
-from dblog_core.lake_engine.tables import variants
+from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.lake_engine.tables import checkpoints, variants
 from dblog_core.lake_engine.tables.column_types import (
     MOVED_FROM,
     OP,
@@ -40,10 +42,10 @@ from dblog_core.lake_engine.tables.column_types import (
     refuse_shape,
     row_shape,
 )
-from dblog_core.lake_engine.tables.shaped_table import Described
 from dblog_core.model.schema import Column, TableName, TableSchema
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Rename, name_until
+from dblog_core.storage.location import Location
 
 DROPPED = "dblog.dropped"
 RENAMED = "dblog.renamed"
@@ -64,6 +66,11 @@ class DroppedColumns:
     in_batch: frozenset[str] = frozenset()
     drop: bool = False
     replaced: frozenset[str] = frozenset()
+
+
+def open_altered(path: Location, check: Callable[[], None]) -> AlteredTable:
+    """The table of the lake there; `check` is asked right before each commit."""
+    return AlteredTable(path, mark=COMMIT_MARK, check=check, committed=checkpoints.follow_commit)
 
 
 def is_another(properties: Mapping[str, str], table: TableName) -> str | None:

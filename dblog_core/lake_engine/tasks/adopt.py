@@ -21,9 +21,8 @@ from dblog_core.lake.task_plans import AdoptPlan
 from dblog_core.lake.task_requests import AdoptRequest
 from dblog_core.lake.task_results import AdoptResult
 from dblog_core.lake_engine.history.history_table import AFTER, APPEND_ONLY, WHOLE
-from dblog_core.lake_engine.tables import log
+from dblog_core.lake_engine.tables import alter_table, checkpoints, log
 from dblog_core.lake_engine.tables.column_types import OFFSET
-from dblog_core.lake_engine.tables.shaped_table import ShapedTable
 from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
@@ -85,11 +84,11 @@ def carry_out(tools: Tools, plan: AdoptPlan) -> Done:
 def _age_lines(tools: Tools, name: str, path: Location, *, after: int) -> None:
     """A history's offsets end at 0, in the same order. Behind the offset `after`, which is the new staging's, it is
     without a gap again."""
-    shaped = ShapedTable(path, tools.check)
+    shaped = alter_table.open_altered(path, tools.check)
     gap = {AFTER: str(after), WHOLE: "false"}
     shaped.alter(lambda have: [SetProperties({**gap, APPEND_ONLY: "false"})])
     table = _open(tools, path)
-    _update(tools, table, shift_orders(table), f"{tools.lake.app}:{name}:history:adopted")
+    update_rows(table, shift_orders(table), f"{tools.lake.app}:{name}:history:adopted", tools.number)
     shaped.alter(lambda have: [SetProperties({APPEND_ONLY: "true"})])
 
 
@@ -100,15 +99,11 @@ def _age_rows(tools: Tools, name: str, path: Location) -> None:
         lambda rows: pc.fill_null(pc.not_equal(rows[OFFSET], 0), True),
         lambda offsets: (offsets.lowest, offsets.highest, offsets.nulls) != (0, 0, 0),
     )
-    _update(tools, _open(tools, path), older, f"{tools.lake.app}:{name}:adopted")
+    update_rows(_open(tools, path), older, f"{tools.lake.app}:{name}:adopted", tools.number)
 
 
 def _open(tools: Tools, path: Location) -> OpenTable:
     # The key is not asked for: rows are chosen by their offsets.
-    return OpenTable(path, [OFFSET], order=OFFSET, mark=COMMIT_MARK, check=tools.check)
-
-
-def _update(tools: Tools, table: OpenTable, update: RowUpdate, app: str) -> None:
-    done = update_rows(table, update, app, tools.number)
-    if not done.already:
-        log.note_commit(table.files.root, done.version, table.commit_info, table.snapshot.commit)
+    return OpenTable(
+        path, [OFFSET], order=OFFSET, mark=COMMIT_MARK, check=tools.check, committed=checkpoints.follow_commit
+    )

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.delta_writer.shape import shape_of
-from dblog_core.delta_writer.statistics import count_rows, dump_json, load_json, loosen_bounds, statistics_of
+from dblog_core.delta_writer.shape import Shape, shape_of
+from dblog_core.delta_writer.statistics import FileStatistics, count_rows, dump_json, load_json, loosen_bounds
 from tests.unit.delta_writer.tables import FIELDS, Table, metadata, row, schema_string
 
 UTC = dt.UTC
@@ -46,6 +46,12 @@ TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
         [dt.datetime.fromisoformat(text) for text in ("1969-12-31T23:59:59.000001", "2262-04-12", "0001-01-01")],
     ),
 }
+
+
+def statistics_of(rows: pa.Table, shape: Shape, configuration: dict[str, str]) -> str:
+    statistics = FileStatistics(shape, configuration)
+    statistics.add(rows)
+    return statistics.json()
 
 
 def statistics_for(kind: str, values: list[Any], **configuration: str) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def test_a_vector_grows_on_the_one_before(table: Table) -> None:
 def test_parts_with_more_keys_than_memory_has_room_for_are_found_in_their_files(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dblog_core.delta_writer.upserting.upsert._KEY_BYTES", 1500)
+    monkeypatch.setattr("dblog_core.delta_writer.data_file.KEY_BYTES", 1500)
     writer = fill_table(table)
     parts = [[row(i, "part", offset=2) for i in range(first, first + 100)] for first in (50, 150, 250)]
     done = upsert(writer, [table.changes(part) for part in parts], APP, 3)

@@ -114,7 +114,7 @@ def test_rows_of_others_go_with_their_key_and_stay_where_nobody_knows_their_age(
     columns = {name: [row.get(name) for row in theirs] for name in shape.names}
     columns["_dblog_offset"] = ages
     write_deltalake(path, pa.table(columns, schema=shape), mode="append")
-    with mock.patch.object(deleted_rows, "_ATTEMPTS", 1):
+    with mock.patch.object(deleted_rows, "ATTEMPTS", 1):
         dump(lake, ITEMS, [{"id": key, "v": "ours"} for key in (0, 1)], "d")
         lake.build.seal()
         lake.merge()

@@ -16,7 +16,7 @@ from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake_engine.lake_job import Caller, open_lake_job
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.lock import LEASE
-from dblog_core.lake_engine.tables import delta_log_checkpoint
+from dblog_core.lake_engine.tables import checkpoints
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
 _TOML = """
@@ -50,7 +50,7 @@ def test_the_lake_is_free_while_a_checkpoint_is_being_made(tmp_path: Path, monke
         assert may_end.wait(PATIENCE_SECONDS)
         events.append("the checkpoint is made")
 
-    monkeypatch.setattr(delta_log_checkpoint, "write", write)
+    monkeypatch.setattr(checkpoints, "write", write)
     config = loader.load(file, secrets=False)
     caller = Caller(threading.Event(), print, start_carrier=start_carrier)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from dblog_core.delta_writer import delta_types as t
 from dblog_core.delta_writer.altering.alterations import Change, DropColumns, RenameColumn, SetProperties
+from dblog_core.delta_writer.altering.altered_table import Described
 from dblog_core.lake.merge_plan import lacks_before, plan_works, split_at_renames
 from dblog_core.lake_engine.tables import alter_table
-from dblog_core.lake_engine.tables.shaped_table import Described
 from dblog_core.schema_evolution.renames import Rename
 from dblog_core.staging.manifest import DataFile, LogMark
 from tests.unit.staged import manifest

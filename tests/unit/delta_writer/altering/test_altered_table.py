@@ -19,7 +19,7 @@ from dblog_core.delta_writer.altering.alterations import (
     UnsetProperties,
     WidenColumn,
 )
-from dblog_core.delta_writer.altering.altered_table import AlteredTable
+from dblog_core.delta_writer.altering.altered_table import AlteredTable, Described
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.storage.location import Location
@@ -53,7 +53,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def alter(table: Table, *changes: Change, **options: Any) -> bool:
-    return open_altered(table, **options).alter(lambda: changes)
+    return open_altered(table, **options).alter(lambda have: changes)
 
 
 def open_altered(table: Table, location: Location | None = None, **options: Any) -> AlteredTable:
@@ -278,8 +278,8 @@ def test_it_is_decided_again_where_another_was_faster(table: Table) -> None:
     ours = open_altered(table)
     raced: list[bool] = []
 
-    def plan() -> list[Change]:
-        changes: list[Change] = [AddColumn(n, "string") for n in ("x", "y") if n not in names(ours)]
+    def plan(have: Described) -> list[Change]:
+        changes: list[Change] = [AddColumn(n, "string") for n in ("x", "y") if n not in have.shape.names]
         if not raced:
             raced.append(alter(table, AddColumn("x", "string")))
             table.fields["x"] = "string"
@@ -293,16 +293,12 @@ def test_it_is_decided_again_where_another_was_faster(table: Table) -> None:
     table.check()
 
 
-def names(table: AlteredTable) -> list[str]:
-    return [field["name"] for field in table.schema["fields"]]
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_change_that_died_anywhere_is_made_once(table: Table, late: bool) -> None:
     before = newest(table.path)
 
     def change(ours: AlteredTable) -> bool:
-        return ours.alter(lambda: [] if "x" in names(ours) else [AddColumn("x", "string")])
+        return ours.alter(lambda have: [] if "x" in have.shape.names else [AddColumn("x", "string")])
 
     probe = FaultyStorage(table.lake)
     calls = 0

@@ -21,7 +21,7 @@ from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.errors import LakeError, StagingError
-from dblog_core.lake_engine.tables import delta_log_checkpoint
+from dblog_core.lake_engine.tables import checkpoints
 from dblog_core.storage.location import Location
 from tests.duckdb_reader import read_delta
 from tests.simulation.storage import Disk
@@ -261,7 +261,7 @@ def test_no_checkpoint_is_made_of_what_is_not_known(
     write_commit(table.path, 1, *commit)
     with pytest.raises(TableRefused, match=reason):
         write(table)
-    delta_log_checkpoint.write(table.location())
+    checkpoints.write(table.location())
     (line,) = caplog.messages
     assert reason in line and "\n" not in line
     assert [file.name for file in log(table).iterdir() if file.suffix != ".json"] == []
@@ -301,7 +301,7 @@ def test_a_checkpoint_without_statistics_as_text_is_refused(tmp_path: Path) -> N
 
 def test_storage_that_fails_is_one_line_of_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     table = Table.create_at(tmp_path)
-    delta_log_checkpoint.write(Location(FaultyStorage(table.lake, fail_at=1), "table"))
+    checkpoints.write(Location(FaultyStorage(table.lake, fail_at=1), "table"))
     (line,) = caplog.messages
     assert line.startswith("no checkpoint is made: ") and "storage does not answer" in line
 

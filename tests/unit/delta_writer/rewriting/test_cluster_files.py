@@ -140,7 +140,7 @@ def test_the_index_knows_the_new_places_without_reading_files(table: Table) -> N
 
 
 def test_keys_that_are_many_are_read_when_the_index_needs_them(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordered_rewrite, "INDEXED_BYTES", 1500)
+    monkeypatch.setattr("dblog_core.delta_writer.data_file.KEY_BYTES", 1500)
     writer = fill_mixed(table)
     rewritten = carry_out(writer)
     assert rewritten.files[0].keys is not None and rewritten.files[-1].keys is None

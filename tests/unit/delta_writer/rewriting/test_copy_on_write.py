@@ -73,7 +73,7 @@ def test_small_files_become_as_many_as_their_size_asks_for(copied: Table, monkey
 def test_keys_that_memory_has_no_room_for_are_read_from_the_copy(
     copied: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_on_write, "_KEY_BYTES", 1)
+    monkeypatch.setattr("dblog_core.delta_writer.data_file.KEY_BYTES", 1)
     writer = fill_table(copied)
     for offset in range(2, 6):
         copied.merge(writer, [row(key, f"round {offset}", offset=offset) for key in (3, 55)], [row(offset * 10)])

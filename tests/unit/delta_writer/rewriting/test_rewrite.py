@@ -241,7 +241,7 @@ def test_a_file_that_is_too_large_for_memory_becomes_several(table: Table, monke
     monkeypatch.setattr("dblog_core.delta_writer.stored_rows._ROWS_AT_ONCE", 7)
     monkeypatch.setattr(rewrite, "_GROUP_BYTES", 1)
     monkeypatch.setattr(rewrite, "LARGEST_FILE", 1)
-    monkeypatch.setattr(rewrite, "INDEXED_BYTES", 1)
+    monkeypatch.setattr("dblog_core.delta_writer.data_file.KEY_BYTES", 1)
     writer = fill_files(table)
     rewritten = carry_out(writer, "purge")
     assert len(rewritten.files) == 9 and sum(file.count for file in rewritten.files) == 40

@@ -103,8 +103,8 @@ def test_an_update_of_no_row_counts_as_done(table: Table) -> None:
 
 def test_a_value_takes_the_type_that_the_column_has_now(table: Table) -> None:
     altered = AlteredTable(table.location(), mark="dblog")
-    altered.alter(lambda: [AddColumn("n", "integer"), SetProperties({"delta.enableTypeWidening": "true"})])
-    altered.alter(lambda: [WidenColumn(("n",), "long")])
+    altered.alter(lambda have: [AddColumn("n", "integer"), SetProperties({"delta.enableTypeWidening": "true"})])
+    altered.alter(lambda have: [WidenColumn(("n",), "long")])
     done = update_rows(table.writer(), update_older(OFFSET, 5, {"n": pa.scalar(7, pa.int32())}), "app", 5)
     assert done.updated
     writer = table.writer()

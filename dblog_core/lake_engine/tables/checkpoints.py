@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from dblog_core.delta_writer.checkpoints.checkpoint_writer import write_checkpoint
 from dblog_core.delta_writer.files import TableFiles
+from dblog_core.delta_writer.table_log import TableLog
 from dblog_core.errors import LakeError, StagingError
+from dblog_core.lake_engine.tables import log
 from dblog_core.storage.location import Location
 
 INTERVAL = "delta.checkpointInterval"
@@ -29,6 +31,15 @@ _log = logging.getLogger(__name__)
 def is_due(version: int, configuration: Mapping[str, str]) -> bool:
     """Whether the commit that made this version is followed by a checkpoint, by Delta's own rule."""
     return version > 0 and version % int(configuration.get(INTERVAL, COMMITS)) == 0
+
+
+def follow_commit(table: TableLog, make: Callable[[Location], None] | None = None) -> None:
+    """Notes our commit for the next look at the log, and has a checkpoint made where one is due. `make`: makes it;
+    None: it is waited for."""
+    path, committed = table.files.root, table.snapshot
+    log.note_commit(path, committed.version, table.commit_info, committed.commit)
+    if is_due(committed.version, committed.configuration):
+        (make or write)(path)
 
 
 class Checkpoints:
