@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import ssl
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-_AUTHORITIES = "SSL_CERT_FILE"
 _BROKEN = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _LIBPQ_BROKEN = ("SSL SYSCALL error", "SSL connection has been closed", "unexpected eof")
 _LIBPQ = ("certificate", "private key", "SSL", "TLS")
@@ -94,32 +89,3 @@ def is_lasting(error: object) -> bool:
 def is_lasting_in_libpq(message: str) -> bool:
     """The same by libpq's message, which is all that it tells."""
     return any(word in message for word in _LIBPQ) and not any(words in message for words in _LIBPQ_BROKEN)
-
-
-def trust_by_default(authority: Path) -> None:
-    """Lets delta-rs trust a private authority, for which it has no setting: from now on it is among those that this
-    process trusts where nothing else is given. A variable that the user has set stays as it is.
-
-    delta-rs reads the variable when it first connects. OpenSSL heeds it too, in place of its own file of authorities:
-    where the system has them in a file, both are joined. Its directory of authorities it continues to heed.
-    """
-    if os.environ.get(_AUTHORITIES):
-        return
-    usual = Path(ssl.get_default_verify_paths().openssl_cafile)
-    os.environ[_AUTHORITIES] = str(_join_authorities(usual, authority) if usual.is_file() else authority)
-
-
-def _join_authorities(usual: Path, authority: Path) -> Path:
-    number, name = tempfile.mkstemp(prefix="dblog-authorities-", suffix=".pem")
-    bundle = Path(name)
-    process = os.getpid()
-    with os.fdopen(number, "wb") as out:
-        out.write(usual.read_bytes() + b"\n" + authority.read_bytes())
-
-    def remove() -> None:
-        if os.getpid() == process:  # a fork of it goes on to need the file no longer than its parent
-            with suppress(OSError):
-                bundle.unlink()
-
-    atexit.register(remove)
-    return bundle

@@ -20,6 +20,7 @@ from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.partitions import read_value
 from dblog_core.delta_writer.shape import DeltaColumn, Shape, Stands
 from dblog_core.delta_writer.snapshot import LiveFile
+from dblog_core.delta_writer.vectors import read_vector
 from dblog_core.errors import LakeError
 from dblog_core.rows.variant_encoding import VARIANT, join_parts
 
@@ -97,6 +98,13 @@ def row_stretches(
                 for within, rows in opened.read_stretches(group, first, most_rows=most_rows or _ROWS_AT_ONCE):
                     yield first + within, rows
             first = end
+
+
+def living_rows(files: TableFiles, live: LiveFile, shape: Shape, names: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of a file without the dead ones, some columns alone, and few at a time."""
+    dead = None if live.vector is None else read_vector(files, live.vector)
+    for first, rows in row_stretches(files, live, shape, names):
+        yield rows if dead is None else rows.filter(pa.array(~dead.contains(np.arange(first, first + len(rows)))))
 
 
 def rows_at(

@@ -8,24 +8,24 @@ are there.
 from __future__ import annotations
 
 import datetime as dt
-from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
 
-from dblog_core.errors import LakeError, RequestError
+from dblog_core.errors import LakeError, RequestError, StagingError
 from dblog_core.lake.lake_status import own_directory, table_location
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    import pyarrow as pa
 
 At = int | dt.datetime
 """A moment: an offset of the super-changelog, or a commit time."""
 
+_COLUMNS = ("cut", "offset", "position", "commit_time", "tables", "merged_at", "behind", "incomplete")
 _STATISTICS_STEP = dt.timedelta(milliseconds=1)
 """Times in the Delta log are cut off after the millisecond."""
 
@@ -80,102 +80,95 @@ def find_cut(lake: Location, at: At | None = None) -> CutAndNext:
 
     Raises LakeError where there is none.
     """
-    with _translate_errors(cuts_location(lake)):
-        table = open_table(cuts_location(lake))
-        files = [] if table is None else _files(table)
-        # An empty table is one whose first merge has not ended.
-        if table is None or not files:
-            raise LakeError("nothing is merged yet", where=str(lake), fix="run `dblog merge`")
-        cut = _newest(table, files, at)
-        if cut is None:
-            raise _too_early(lake, at, _first(table, files))
-        return CutAndNext(cut, _after(table, files, cut.number))
+    files = _list_files(lake)
+    # An empty table is one whose first merge has not ended.
+    if not files:
+        raise LakeError("nothing is merged yet", where=str(lake), fix="run `dblog merge`")
+    cut = _newest(files, at)
+    if cut is None:
+        raise _too_early(lake, at, _read(files, 0, min(file.last for file in files))[0])
+    later = [file.last for file in files if file.last > cut.number]
+    return CutAndNext(cut, _read(files, cut.number + 1, min(later))[0] if later else None)
 
 
 def cut_of(lake: Location, number: int) -> Cut:
     """The cut of merge `number`. Raises LakeError."""
-    with _translate_errors(cuts_location(lake)):
-        table = open_table(cuts_location(lake))
-        cuts = [] if table is None else _read(table, number, number)
-    if not cuts:
+    if not (cuts := _read(_list_files(lake), number, number)):
         raise LakeError(f"there is no cut {number}", where=str(lake), fix="`dblog cut` shows the newest")
     return cuts[0]
-
-
-def open_table(path: Location, version: int | None = None) -> DeltaTable | None:
-    """A Delta table as it is now, or as it was at `version`; None if there is no table, or none that is `findable`."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import TableNotFoundError
-
-    # Asking delta-rs would read another table, under the decoded name.
-    if not is_findable(path):
-        return None
-    try:
-        return DeltaTable(table_uri(path), version=version, storage_options=storage_options(path))
-    except TableNotFoundError:
-        return None
-
-
-def is_findable(path: Location) -> bool:
-    """Whether delta-rs finds the table: on an object store it decodes a name twice, so that one with a % is another."""
-    return path.local is not None or "%" not in str(path)
-
-
-def table_uri(path: Location) -> str:
-    """The table as delta-rs calls it: what is no directory is a URI."""
-    return str(path) if path.local is not None else quote(str(path), safe=":/")
-
-
-def storage_options(path: Location) -> dict[str, str] | None:
-    """What the library needs to know beside the path; None on a file system."""
-    return getattr(path.storage, "delta_options", None)
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
 
 
-def _newest(table: DeltaTable, files: list[dict[str, Any]], at: At | None) -> Cut | None:
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of the table of cuts: its first and last cut, and the lowest values of offset and commit time, by its
+    statistics."""
+
+    read: Callable[[], Iterator[pa.Table]]
+    first: int
+    last: int
+    lowest: Mapping[str, Any]
+
+
+def _list_files(lake: Location) -> list[_File]:
+    """Those of the newest version of the table of cuts; none where there is no table."""
+    from dblog_core.delta_writer import snapshot
+    from dblog_core.delta_writer.files import TableFiles
+    from dblog_core.delta_writer.shape import readable_shape_of
+    from dblog_core.delta_writer.statistics import load_json
+    from dblog_core.delta_writer.stored_rows import living_rows
+    from dblog_core.lake import table_commits
+
+    path = cuts_location(lake)
+    if table_commits.version(path) is None:
+        return []
+    stored = TableFiles.at(path)
+    newest = snapshot.newest(stored)
+    shape = readable_shape_of(newest.metadata, _COLUMNS, str(stored))
+    files = []
+    for live in newest.files.values():
+        stated = load_json(live.add.get("stats"))
+        lowest = stated.get("minValues", {})
+        last = stated.get("maxValues", {}).get("cut", sys.maxsize)
+        files.append(_File(partial(living_rows, stored, live, shape, shape.names), lowest.get("cut", 0), last, lowest))
+    return files
+
+
+def _newest(files: Sequence[_File], at: At | None) -> Cut | None:
     """The newest cut that ends at or before `at`; by times as the source wrote them, which a clock may set back."""
     if at is None:
-        last = max(file["max.cut"] for file in files)
-        return _read(table, last, last)[0]
+        return _read(files, max(file.first for file in files), max(file.last for file in files))[-1]
     name = "offset" if isinstance(at, int) else "commit_time"
     # Files that surely hold an earlier cut, and files that may: times are cut off in the statistics.
-    certain = []
+    certain = [0]
     possible = []
     for file in files:
-        least = file.get(f"min.{name}")
-        if least is not None and least <= at:
-            possible.append(file["max.cut"])
-            if (least if isinstance(at, int) else least + _STATISTICS_STEP) <= at:
-                certain.append(file["min.cut"])  # one of its cuts ends early enough: none before the file is wanted
+        if (lowest := file.lowest.get(name)) is None:
+            continue
+        # One of the file's cuts has a value between these two.
+        least, most = (lowest, lowest) if isinstance(at, int) else _stated_time(lowest)
+        if least <= at:
+            possible.append(file.last)
+            if most <= at:
+                certain.append(file.first)  # one of its cuts ends early enough: none before the file is wanted
     if not possible:
         return None
-    cuts = _read(table, max(certain, default=0), max(possible))
+    cuts = _read(files, max(certain), max(possible))
     early = [cut for cut in cuts if (value := getattr(cut, name)) is not None and value <= at]
     return early[-1] if early else None
 
 
-def _first(table: DeltaTable, files: list[dict[str, Any]]) -> Cut:
-    first = min(file["min.cut"] for file in files)
-    return _read(table, first, first)[0]
+def _stated_time(text: str) -> tuple[Any, Any]:
+    time = dt.datetime.fromisoformat(text)
+    return time, time + _STATISTICS_STEP
 
 
-def _after(table: DeltaTable, files: list[dict[str, Any]], number: int) -> Cut | None:
-    later = [file["max.cut"] for file in files if file["max.cut"] > number]
-    return _read(table, number + 1, min(later))[0] if later else None
-
-
-def _files(table: DeltaTable) -> list[dict[str, Any]]:
-    """Smallest and largest values of each file."""
-    import pyarrow as pa
-
-    return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
-
-
-def _read(table: DeltaTable, first: int, last: int) -> list[Cut]:
+def _read(files: Iterable[_File], first: int, last: int) -> list[Cut]:
     """Cuts by number, both ends included, in order."""
-    rows = table.to_pyarrow_table(filters=[("cut", ">=", first), ("cut", "<=", last)]).to_pylist()
+    tables = (table for file in files if file.first <= last and first <= file.last for table in file.read())
+    rows = (row for table in tables for row in table.to_pylist() if first <= row["cut"] <= last)
     return [_cut(row) for row in sorted(rows, key=lambda row: row["cut"])]
 
 
@@ -202,19 +195,6 @@ def _too_early(lake: Location, at: At | None, first: Cut) -> LakeError:
     )
 
 
-@contextmanager
-def _translate_errors(path: Location) -> Iterator[None]:
-    """The library's errors as ours."""
-    from deltalake.exceptions import DeltaError
-
-    try:
-        yield
-    except (DeltaError, OSError) as error:
-        raise LakeError(
-            f"the cuts cannot be read: {' '.join(str(error).split())}", where=str(path), fix="check the lake's storage"
-        ) from error
-
-
 def check_readable(lake: Location, cut: Cut) -> None:
     """Raises LakeError, with the reason of each, where tables of the cut can no longer be read."""
     reasons = {name: _why_unreadable(lake, name, version) for name, version in sorted(cut.tables.items())}
@@ -231,21 +211,20 @@ def check_readable(lake: Location, cut: Cut) -> None:
 
 def _why_unreadable(lake: Location, name: str, version: int) -> str | None:
     """Why the table cannot be read as it was; None if it can."""
-    import pyarrow as pa
-    from deltalake.exceptions import DeltaError
+    from dblog_core.delta_writer import snapshot
+    from dblog_core.delta_writer.files import TableFiles
+    from dblog_core.delta_writer.vectors import read_vector
 
     path = table_location(lake, TableName.parse(name))
-    if not is_findable(path):
-        return None  # Spark tells, when it reads it
+    files = TableFiles.at(path)
     try:
-        table = open_table(path, version)
-        if table is None:
-            return "there is no such table"
-        files = {unquote(file) for file in pa.table(table.get_add_actions())["path"].to_pylist()}
-        deque(table.deletion_vectors(), maxlen=0)  # each is read, from a file of its own
-    except (DeltaError, OSError) as error:
-        return " ".join(str(error).split())
+        live_files = snapshot.at_version(files, version).files
+        for live in live_files.values():
+            if live.vector is not None:
+                read_vector(files, live.vector)
+    except (LakeError, StagingError) as error:
+        return error.reason
     below = f"{path.path}/"
     # One listing of the directory: asking for each file costs a request on an object store.
-    missing = files - {file.path.removeprefix(below) for file in path.storage.files(path.path)}
-    return f"{len(missing)} of its {len(files)} files are removed" if missing else None
+    missing = live_files.keys() - {file.path.removeprefix(below) for file in path.storage.files(path.path)}
+    return f"{len(missing)} of its {len(live_files)} files are removed" if missing else None

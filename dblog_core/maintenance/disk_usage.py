@@ -8,15 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from dblog_core.lake.cuts import open_table
+from dblog_core.lake import table_commits
 from dblog_core.maintenance.schedule import TableSize
 from dblog_core.storage import Storage
 from dblog_core.storage.location import Location
-
-if TYPE_CHECKING:
-    pass
 
 STAGED = {"log": ("log",), "chunks": ("chunks",), "manifests": ("manifests", "compacted")}
 """What lies in staging, and in which of its directories."""
@@ -50,13 +46,14 @@ def of_staging(storage: Storage, patience: Patience) -> dict[str, Room | None]:
 
 def of_table(path: Location, name: str, patience: Patience) -> TableSize | None:
     """The size of a Delta table, whose rows are not counted; None where there is none, or patience was over first."""
-    import pyarrow as pa
+    from dblog_core.delta_writer import snapshot
+    from dblog_core.delta_writer.files import TableFiles
 
-    if patience.over() or (table := open_table(path)) is None:
+    if patience.over() or table_commits.version(path) is None:
         return None
     if (disk := _sum(path.storage, (path.path,), patience)) is None:
         return None
-    sizes = [action["size_bytes"] for action in pa.table(table.get_add_actions(flatten=True)).to_pylist()]
+    sizes = [live.size for live in snapshot.newest(TableFiles.at(path)).files.values()]
     return TableSize(name, len(sizes), sum(sizes), None, None, disk.files, disk.bytes)
 
 

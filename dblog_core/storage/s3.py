@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from dblog_core import tls
 from dblog_core.errors import CorruptSegment, StagingError, StagingUnavailable
 from dblog_core.storage import Bytes, Stored
 
@@ -48,26 +47,6 @@ class S3Storage:
     def url(self, relative: str) -> str:
         """s3://BUCKET/KEY, as in the configuration."""
         return f"{SCHEME}{self.bucket}/{self._key(relative)}".rstrip("/")
-
-    @property
-    def delta_options(self) -> dict[str, str]:
-        """The same settings as delta-rs names them; it finds alone what is left out. It knows no setting for an
-        authority."""
-        s = self._settings
-        if s.tls_ca:
-            tls.trust_by_default(s.tls_ca)
-        options = {
-            "aws_endpoint_url": s.endpoint,
-            "aws_region": s.region or ("us-east-1" if s.endpoint else ""),  # compatible servers take any
-            "aws_access_key_id": s.access_key,
-            "aws_secret_access_key": s.secret_key.get_secret_value(),
-            "aws_virtual_hosted_style_request": str(not s.path_style).lower(),
-            "aws_allow_http": str(s.endpoint.startswith("http://")).lower(),
-            "aws_conditional_put": "etag",
-            "aws_server_side_encryption": s.encryption or "",
-            "aws_sse_kms_key_id": s.kms_key,
-        }
-        return {name: value for name, value in options.items() if value}
 
     def exists(self, relative: str) -> bool:
         return self._head(self._key(relative)) is not None

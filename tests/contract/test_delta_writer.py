@@ -39,8 +39,15 @@ class Shared:
         return OpenTable(self.place(), ["id"], order=OFFSET, mark="dblog")
 
     def read(self) -> list[dict[str, object]]:
-        storage = self.bucket.storage("lake")
-        table = DeltaTable(str(self.place()), storage_options=storage.delta_options)
+        settings = self.bucket.settings
+        options = {
+            "aws_endpoint_url": settings.endpoint,
+            "aws_region": "us-east-1",
+            "aws_access_key_id": settings.access_key,
+            "aws_secret_access_key": settings.secret_key.get_secret_value(),
+            "aws_allow_http": "true",
+        }
+        table = DeltaTable(str(self.place()), storage_options=options)
         selected = pa.table(QueryBuilder().register("t", table).execute("select * from t order by id"))
         rows: list[dict[str, object]] = selected.to_pylist()
         return rows

@@ -174,25 +174,18 @@ def test_a_key_that_others_can_read_is_warned_of(tmp_path: Path) -> None:
     assert list(readable_secret(file)) == []
 
 
-DELTA = """
+CREATE = """
 import sys
 
-import deltalake  # before anything is known of an authority
-import pyarrow as pa
-
 from dblog_core.config.settings import S3Config
-from dblog_core.lake.cuts import open_table, storage_options, table_uri
 from dblog_core.lake.lake_status import lake_at
 
 lake = lake_at("s3://lakehouse/lake", s3=S3Config.model_validate_json(sys.stdin.read()))
-assert (lake / "by our own client").create(b"")
-path = lake / "shop" / "orders"
-deltalake.write_deltalake(table_uri(path), pa.table({"id": [1]}), storage_options=storage_options(path))
-print(open_table(path).version())
+print((lake / "by our own client").create(b""))
 """
 
 
-def test_an_authority_of_ones_own_is_trusted_by_our_client_and_by_that_of_delta(tmp_path: Path) -> None:
+def test_an_authority_of_ones_own_is_trusted(tmp_path: Path) -> None:
     own_authority = authority(tmp_path / "ca", "DBLog tests")
     certificate = Certificate(*own_authority.sign("s3", "127.0.0.1"), own_authority.file)
     server = S3Server(tmp_path / "s3", certificate=certificate)
@@ -204,7 +197,7 @@ def test_an_authority_of_ones_own_is_trusted_by_our_client_and_by_that_of_delta(
             "secret_key": server.settings.secret_key.get_secret_value(),
         }
         done = subprocess.run(
-            [sys.executable, "-c", DELTA],
+            [sys.executable, "-c", CREATE],
             check=False,
             input=orjson.dumps(s3_settings).decode(),
             env={name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"},
@@ -213,4 +206,4 @@ def test_an_authority_of_ones_own_is_trusted_by_our_client_and_by_that_of_delta(
         )
     finally:
         server.kill()
-    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr

@@ -19,6 +19,7 @@ from unittest import mock
 
 import pyarrow as pa
 
+from dblog_core.delta_writer.append import AppendedTable
 from dblog_core.errors import LakeError, LeaseLost, StagingUnavailable
 from dblog_core.lake.lake_status import LakeStatus, State, read_status
 from dblog_core.lake.merge_plan import Work
@@ -371,8 +372,8 @@ def a_world(liar: random.Random | None = None) -> Iterator[World]:
 
     merge_table, run_shares = TableTurn.merge, LateTables.run
 
-    def append_cut(path: Location, intent: Intent, versions: Mapping[str, int], **more: Any) -> None:
-        worlds[0].append_cut(intent, versions, **more)
+    def append_cut(table: AppendedTable, intent: Intent, versions: Mapping[str, int], **more: Any) -> None:
+        worlds[0].append_cut(intent, versions, check=table.check, **more)
 
     with (
         mock.patch.object(table_turn, "TableMerge", Tables),

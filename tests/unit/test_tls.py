@@ -2,73 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from dblog_core import tls
 from dblog_core.config.output import OutputConfig
-from dblog_core.config.settings import S3Config
 from dblog_core.config.source import SourceConfig
 from dblog_core.errors import OutputRefused, SourceRefused
 from dblog_core.outputs.mysql import MysqlDialect
 from dblog_core.sources.mysql.sql import connection
-from dblog_core.storage.s3 import S3Storage
 from tests.waiting import PATIENCE_SECONDS
 
 _OF_CLIENTS = ("check_hostname", "CERT_NONE", "sslmode", "sslrootcert", "ssl_disabled", "auth_plugin_map")
 """What a driver or `ssl` is told of a server that is to be reached by TLS."""
-
-
-@pytest.fixture
-def own_certificate(tmp_path: Path) -> Path:
-    file = tmp_path / "ca.pem"
-    file.write_text("of one's own\n")
-    return file
-
-
-def _usual(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: SimpleNamespace(openssl_cafile=str(file)))
-
-
-def test_an_authority_stands_beside_those_of_the_system(
-    own_certificate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = tmp_path / "usual.pem"
-    _usual(monkeypatch, usual)
-    monkeypatch.setenv("SSL_CERT_FILE", "")
-    tls.trust_by_default(own_certificate)
-    assert os.environ["SSL_CERT_FILE"] == str(own_certificate), (
-        "a directory of them is heeded whatever the variable says"
-    )
-    usual.write_text("the system's\n")
-    monkeypatch.setenv("SSL_CERT_FILE", "")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    tls.trust_by_default(own_certificate)
-    assert Path(os.environ["SSL_CERT_FILE"]).read_text().split("\n\n") == ["the system's", "of one's own\n"]
-    tls.trust_by_default(tmp_path / "another")
-    assert "another" not in os.environ["SSL_CERT_FILE"]
-
-
-def test_what_the_user_has_set_stays(own_certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", "/the/users.pem")
-    settings = S3Config.model_validate({"endpoint": "https://far.example:9000", "tls_ca": str(own_certificate)})
-    assert S3Storage("bucket", "", settings=settings).delta_options["aws_endpoint_url"] == "https://far.example:9000"
-    assert os.environ["SSL_CERT_FILE"] == "/the/users.pem"
-
-
-def test_without_an_authority_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    assert S3Storage("bucket", "", settings=S3Config()).delta_options
-    assert "SSL_CERT_FILE" not in os.environ
 
 
 def _packet(number: int, payload: bytes) -> bytes:

@@ -20,8 +20,7 @@ from dblog_core.delta_writer.delta_types import StructType
 from dblog_core.delta_writer.features import check_rows_readable
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.shape import readable_shape_of
-from dblog_core.delta_writer.stored_rows import row_stretches
-from dblog_core.delta_writer.vectors import read_vector
+from dblog_core.delta_writer.stored_rows import living_rows
 from dblog_core.lake.task_plans import Past
 from dblog_core.lake_engine.events.last_rows import LastRows
 from dblog_core.lake_engine.events.unchanged_values import Flags
@@ -65,11 +64,7 @@ class HistoryLines:
         """These columns of all lines, some lines at a time, each time in the same order."""
         shape = readable_shape_of(self._version.metadata, names, str(self._files))
         for live in self._version.files.values():
-            dead = None if live.vector is None else read_vector(self._files, live.vector)
-            for first, rows in row_stretches(self._files, live, shape, names):
-                yield (
-                    rows if dead is None else rows.filter(pa.array(~dead.contains(np.arange(first, first + len(rows)))))
-                )
+            yield from living_rows(self._files, live, shape, names)
 
     def find_newest(self, upto: int) -> tuple[int, int]:
         """The highest offset up to `upto` of a TRUNCATE, and of any line; 0: there is none."""

@@ -100,11 +100,9 @@ class CutWriter:
 
     def _write(self, cut: WaitingCut) -> None:
         app = f"{self._lake.app}:cuts"
-        path = cuts_location(self._lake.location)
-        append = partial(cuts.append, path, cut.intent, cut.versions, app=app, now=cut.ended)
-        row = partial(append, behind=cut.behind, incomplete=cut.incomplete)
+        append = partial(cuts.append, self._table, cut.intent, cut.versions, app=app, now=cut.ended)
         try:
-            row(table=self._table, check=self._check)
+            append(behind=cut.behind, incomplete=cut.incomplete)
         except LakeError:
             self._check()  # another merger may have been there: that is why, then
             raise

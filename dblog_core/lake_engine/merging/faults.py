@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from dblog_core.errors import DblogError
 from dblog_core.lake.lake_tasks import Outcome
 from dblog_core.lake.task_results import TaskResult
 
-FAULTS = (DblogError, pa.ArrowException, DeltaError)
+FAULTS = (DblogError, pa.ArrowException)
 """What a table or its files may do to a task, in words for a person."""
 
 _LONGEST = 2000  # characters

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from dblog_core.delta_writer.table_log import Overtaken
 from dblog_core.errors import DblogError, LakeError, LeaseLost, SegmentReplaced, StagingError
@@ -84,7 +83,7 @@ class TableTurn:
             raise
         except DblogError as error:
             return Applied(work.table, work.rows, error=str(error), version=status.version if status else None)
-        except (pa.ArrowException, DeltaError) as error:
+        except pa.ArrowException as error:
             return Applied(work.table, work.rows, error=first_lines(error), version=status.version if status else None)
         except DEFECTS as error:  # the others go on
             _log.exception("%s: its merge has failed", work.table)

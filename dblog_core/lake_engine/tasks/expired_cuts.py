@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
-from dblog_core.errors import LakeError
-from dblog_core.lake.cuts import open_table
+from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.join_files import join_files
+from dblog_core.delta_writer.stored_rows import living_rows
+from dblog_core.delta_writer.upserting.deletes import remove_older
+from dblog_core.errors import LakeError, StagingError
+from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.lake_engine.tables import checkpoints, log, log_cleanup, unneeded_files
 from dblog_core.storage.location import Location
 
-_READ_HOURS = 1  # for readers of the table of cuts at this moment
-_LOG_PROPERTY = "delta.logRetentionDuration"
+_READ_SECONDS = 3600.0  # for readers of the table of cuts at this moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,44 +27,51 @@ class Kept:
     removed: int
 
 
-def drop(path: Location, *, before: float, keep: float) -> Kept:
-    """Removes cuts that no moment since `before` (seconds UTC) is read at: the newest of the older ones stays. Log of
-    the table of cuts that is older than `keep` (seconds) goes as well: each merge adds a file to it.
+def drop(path: Location, *, before: float, now: float, check: Callable[[], None] = lambda: None) -> Kept:
+    """Removes cuts that no moment since `before` (seconds UTC) is read at: the newest of the older ones stays. Log and
+    files of the table of cuts that no reader needs any more go as well: each merge adds some.
 
     Raises LakeError.
     """
+    if log.version(path) is None:
+        return Kept(0, math.inf, 0)
+    table = OpenTable(path, ["cut"], order="cut", mark=COMMIT_MARK, check=check, committed=checkpoints.follow_commit)
     try:
-        if (table := open_table(path)) is None:
+        cuts = _read(table)
+        if not cuts:
             return Kept(0, math.inf, 0)
-        rows = table.to_pyarrow_table(columns=["cut", "merged_at"]).sort_by("cut")
-        if not len(rows):
-            return Kept(0, math.inf, 0)
-        old = 0 if math.isinf(before) else pc.sum(pc.less_equal(rows["merged_at"], _time(before))).as_py() or 0
-        first = max(0, old - 1)
-        oldest = Kept(rows["cut"][first].as_py(), rows["merged_at"][first].as_py().timestamp(), first)
-        if oldest.removed:
-            table.delete(f"cut < {oldest.number}")
-        table.optimize.compact()
-        table.vacuum(retention_hours=_READ_HOURS, enforce_retention_duration=False, dry_run=False)
-        _clean_log(table, keep)
-        return oldest
-    except (DeltaError, OSError, pa.ArrowException) as error:
+        first = max(0, sum(merged_at <= before for _, merged_at in cuts) - 1)
+        number, merged_at = cuts[first]
+        if first:
+            remove_older(table, number, "dblog:expired-cuts", number)
+        while join_files(table):
+            check()
+        _clean(path, table, now - _READ_SECONDS, check)
+        return Kept(number, merged_at, first)
+    except (LakeError, StagingError) as error:
         raise LakeError(
-            f"old cuts cannot be removed: {' '.join(str(error).split())}",
-            where=str(path),
-            fix="maintain the lake again",
+            f"old cuts cannot be removed: {error.reason}", where=str(path), fix="maintain the lake again"
         ) from error
 
 
-def _clean_log(table: DeltaTable, keep: float) -> None:
-    if not math.isinf(keep):
-        interval = f"interval {max(1, math.ceil(keep / 3600))} hours"
-        if table.metadata().configuration.get(_LOG_PROPERTY) != interval:
-            table.alter.set_table_properties({_LOG_PROPERTY: interval})
+def _read(table: OpenTable) -> list[tuple[int, float]]:
+    """The numbers of all cuts, in order, and when the merge of each ended."""
+    shape = table.refresh()
+    parts = [
+        part
+        for live in table.snapshot.files.values()
+        for part in living_rows(table.files, live, shape, ["cut", "merged_at"])
+    ]
+    return sorted((row["cut"], row["merged_at"].timestamp()) for part in parts for row in part.to_pylist())
+
+
+def _clean(path: Location, table: OpenTable, before: float, check: Callable[[], None]) -> None:
+    """Removes files and log that only versions from before that time need."""
+    if (oldest := log.newest_before(path, before)) is None:
+        return
+    since = unneeded_files.nearest_readable_version(table.files, oldest)
+    unneeded_files.remove_unneeded(table.files, since, before=before, check=check)
     # A log begins with a checkpoint: this one is for the maintenance by which it is old enough.
-    table.create_checkpoint()
-    table.cleanup_metadata()
-
-
-def _time(seconds: float) -> dt.datetime:
-    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+    if not log_cleanup.has_checkpoint(path):
+        checkpoints.write(path)
+    log_cleanup.clean(path, oldest)

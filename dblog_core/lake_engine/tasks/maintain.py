@@ -22,8 +22,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from deltalake.exceptions import DeltaError
-
 from dblog_core.config.settings import Config
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.bitmaps import RowSet
@@ -86,7 +84,9 @@ def carry_out(tools: Tools, plan: MaintainPlan, *, now: Callable[[], float] = ti
     keep = durations.parse(tools.config.lake.keep)
     oldest_cut: Kept | None = None
     with _noting(failed, "cuts"):
-        oldest_cut = expired_cuts.drop(cuts_location(tools.lake.location), before=began - keep, keep=keep)
+        oldest_cut = expired_cuts.drop(
+            cuts_location(tools.lake.location), before=began - keep, now=began, check=tools.check
+        )
         Records(own_directory(tools.lake.location)).drop_before(oldest_cut.number)
     tools.step("old cuts dropped")
     chosen = plan.tables or tuple(tools.status.tables)
@@ -133,10 +133,9 @@ def _maintain(
     if oldest_cut is not None:
         removed = _remove_unneeded(place, tools, oldest_cut, keep=keep, now=marks.now)
         before = marks.now - max(keep, _HISTORY_LOG_SECONDS)
-        with _name_errors(place):
-            has_cut = place.history or bool(oldest_cut.number)
-            find_version = partial(_oldest_read, tools, place, oldest_cut, before) if has_cut else None
-            kept_log.clean_log(place.path, tools.check, find_version, keep=keep)
+        has_cut = place.history or bool(oldest_cut.number)
+        find_version = partial(_oldest_read, tools, place, oldest_cut, before) if has_cut else None
+        kept_log.clean_log(place.path, tools.check, find_version, keep=keep)
     size = marks.with_mark_time(_size(place), purged="purged" in done)
     return MaintainedTable(size, tuple(done), removed)
 
@@ -187,9 +186,8 @@ def _answer_others(place: Place, tools: Tools) -> TableStatus:
     status = tools.status.tables[place.table]
     if status.version is None or status.schema is None or status.state is State.STOPPED:
         return status
-    with _name_errors(place):
-        schema = tools.lake.shape_in_lake(tools.staging.schema(status.schema))
-        return answered_table.answer_others(tools, place.table, status, tools.lake.table(schema))
+    schema = tools.lake.shape_in_lake(tools.staging.schema(status.schema))
+    return answered_table.answer_others(tools, place.table, status, tools.lake.table(schema))
 
 
 def _follow_history(place: Place, status: TableStatus) -> TableStatus:
@@ -241,9 +239,8 @@ def _improve(place: Place, tools: Tools, marks: Marks, done: list[str]) -> None:
     TableRefused for a table that we do not write."""
     if (table := _open(tools, place)) is None:
         return
-    with _name_errors(place):
-        table.refresh()
-        _improve_files(place, table, tools.check, marks, done)
+    table.refresh()
+    _improve_files(place, table, tools.check, marks, done)
 
 
 def _improve_files(place: Place, table: OpenTable, check: Callable[[], None], marks: Marks, done: list[str]) -> None:
@@ -360,14 +357,3 @@ def _retain(tools: Tools, config: Config, now: float) -> MaintainedStaging:
         removed = retention.run(retention_needs.needs(staging, state, tools.status, outputs=starts))
     begins = removed.beginning
     return MaintainedStaging(begins.segment, begins.offset, removed.files, begins.held)
-
-
-@contextmanager
-def _name_errors(place: Place) -> Iterator[None]:
-    """Errors of delta-rs, with the table's name."""
-    try:
-        yield
-    except DeltaError as error:
-        raise LakeError(
-            f"the table cannot be maintained, and merges continue without it: {first_lines(error)}", where=place.name
-        ) from error

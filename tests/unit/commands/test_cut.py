@@ -49,9 +49,9 @@ class Shop:
             incomplete = {"shop.orders": "no full dump of it is merged"} if number == 2 else {}
             path = cuts.cuts_location(self.lake)
             versions = {"shop.orders": number - 1}
-            written.append(
-                path, Intent(number, span, {}), versions, behind=behind, incomplete=incomplete, app="a", now=number
-            )
+            table = written.open_cuts(path)
+            intent = Intent(number, span, {})
+            written.append(table, intent, versions, behind=behind, incomplete=incomplete, app="a", now=number)
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(cli.app, ["--config", str(self.file), "cut", *arguments])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,9 +22,11 @@ from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake.merge_plan import Span
 from dblog_core.lake_engine.merging import cuts as written
 from dblog_core.lake_engine.merging.merge_records import Intent
+from dblog_core.lake_engine.tables import checkpoints
 from dblog_core.storage.location import Location
 
 APP = "dblog:shop:cuts"
+TIME = pa.timestamp("us", tz="UTC")
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -34,29 +35,29 @@ class Lake:
     """A lake that has nothing but cuts."""
 
     location: Location
-    table: AppendedTable | None = None
     incomplete: Mapping[str, str] = field(default_factory=dict)
+    table: AppendedTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.open()
+
+    def open(self, check: Callable[[], None] = lambda: None) -> None:
+        self.table = written.open_cuts(cuts.cuts_location(self.location), check)
 
     def cut(self, number: int, offset: int, micros: int | None, **behind: int) -> None:
         span = Span(number, number, offset, offset, f"p{offset}", micros)
-        path = cuts.cuts_location(self.location)
         versions = {"shop.one": number}
         intent = Intent(number, span, {})
-        written.append(
-            path, intent, versions, behind=behind, incomplete=self.incomplete, app=APP, now=number / 7, table=self.table
-        )
+        written.append(self.table, intent, versions, behind=behind, incomplete=self.incomplete, app=APP, now=number / 7)
 
     @property
     def path(self) -> str:
         return str(cuts.cuts_location(self.location))
 
 
-@pytest.fixture(params=["open", "by the library"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
-    lake = Lake(lake_at(str(tmp_path)))
-    if request.param == "open":
-        lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
-    return lake
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(lake_at(str(tmp_path)))
 
 
 def time(micros: int) -> dt.datetime:
@@ -87,47 +88,20 @@ def test_a_merge_has_one_row_however_often_it_is_finished(lake: Lake) -> None:
     assert DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist() in ([1, 2], [2, 1])
 
 
-def test_a_merger_that_was_paused_before_its_commit_adds_no_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake = Lake(lake_at(str(tmp_path)))
-    lake.cut(1, 10, 1)
-
-    def write_after_takeover(table: DeltaTable, *args: object, **options: object) -> None:
-        monkeypatch.undo()
-        lake.cut(2, 20, 2)  # another one takes over, and finishes its merge
-        write_deltalake(table, *args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(written, "write_deltalake", write_after_takeover)
-    with pytest.raises(LakeError, match="cannot be written"):
-        lake.cut(2, 20, 2)
-    assert sorted(DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist()) == [1, 2]
-
-
 @pytest.mark.parametrize("is_shut_out", [True, False])
-def test_the_open_table_takes_no_second_row_of_a_merge(tmp_path: Path, is_shut_out: bool) -> None:
+def test_the_open_table_takes_no_second_row_of_a_merge(lake: Lake, is_shut_out: bool) -> None:
     """It is paused before its commit, and another one adds the row: whoever has lost the lake for it is stopped."""
-    lake = Lake(lake_at(str(tmp_path)))
-    path = cuts.cuts_location(lake.location)
+    other = Lake(lake.location)
     lake.cut(1, 10, 1)
 
     def check() -> None:
+        other.cut(2, 20, 2)
         if is_shut_out:
             raise LeaseLost("another merge has taken the lake over")
 
-    table = written.open_cuts(path, lambda: lake.cut(2, 20, 2))
-    row = partial(
-        written.append,
-        path,
-        Intent(2, Span(2, 2, 20, 20, "p20", 2), {}),
-        {},
-        behind={},
-        incomplete={},
-        app=APP,
-        now=1.0,
-    )
+    lake.open(check)
     with pytest.raises(LeaseLost) if is_shut_out else nullcontext():
-        row(table=table, check=check)
+        lake.cut(2, 20, 2)
     assert sorted(DeltaTable(lake.path).to_pyarrow_table()["cut"].to_pylist()) == [1, 2]
 
 
@@ -137,12 +111,9 @@ def test_a_merge_of_an_older_record_is_told(lake: Lake) -> None:
         lake.cut(4, 40, 4)
 
 
-def test_both_ways_of_writing_follow_each_other(tmp_path: Path) -> None:
-    """And what a maintenance does to the table in between."""
-    lake = Lake(lake_at(str(tmp_path)))
-    table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
+def test_what_an_older_dblog_did_to_the_table_stays(lake: Lake) -> None:
+    """It maintained the table by delta-rs."""
     for number in range(1, 9):
-        lake.table = table if number % 3 else None
         lake.cut(number, 10 * number, number)
         if number == 5:
             DeltaTable(lake.path).delete("cut < 3")
@@ -153,7 +124,6 @@ def test_both_ways_of_writing_follow_each_other(tmp_path: Path) -> None:
 
 def test_a_table_of_cuts_that_was_removed_or_replaced_is_made_or_read_again(tmp_path: Path) -> None:
     lake = Lake(lake_at(str(tmp_path)))
-    lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
     for number in (1, 2, 3):
         lake.cut(number, 10 * number, number)
     shutil.rmtree(lake.path)
@@ -164,46 +134,31 @@ def test_a_table_of_cuts_that_was_removed_or_replaced_is_made_or_read_again(tmp_
     assert cuts.find_cut(lake.location).cut.number == 5
 
 
-def test_who_was_shut_out_adds_no_cut(tmp_path: Path) -> None:
-    lake = Lake(lake_at(str(tmp_path)))
-
+def test_who_was_shut_out_adds_no_cut(lake: Lake) -> None:
     def refuse() -> None:
         raise LeaseLost("another merge has taken the lake over")
 
     lake.cut(1, 10, 1)
-    lake.table = written.open_cuts(cuts.cuts_location(lake.location), refuse)
+    lake.open(refuse)
     with pytest.raises(LeaseLost):
         lake.cut(2, 20, 2)
-    span = Span(2, 2, 20, 20, "p20", 2)
-    with pytest.raises(LeaseLost):
-        written.append(
-            cuts.cuts_location(lake.location),
-            Intent(2, span, {}),
-            {},
-            behind={},
-            incomplete={},
-            app=APP,
-            now=1.0,
-            check=refuse,
-        )
     assert cuts.find_cut(lake.location).cut.number == 1
 
 
-def test_the_log_of_cuts_gets_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written, "is_due", lambda version, configuration: version % 4 == 0)
-    lake = Lake(lake_at(str(tmp_path)))
-    lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)
+def test_the_log_of_cuts_gets_checkpoints(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "COMMITS", 4)
     for number in range(1, 7):
         lake.cut(number, 10 * number, number)
     assert (Path(lake.path) / "_delta_log" / f"{4:020d}.checkpoint.parquet").exists()
-    lake.table = written.open_cuts(cuts.cuts_location(lake.location), lambda: None)  # begins with it
+    lake.open()  # begins with it
     lake.cut(7, 70, 7)
     assert [cuts.cut_of(lake.location, number).offset for number in (1, 7)] == [10, 70]
 
 
 def test_cuts_of_before_keep_their_table(lake: Lake) -> None:
     """Tables that Spark has made had no column `behind`, and those of an older dblog no `incomplete`."""
-    shape = written.SHAPE.remove(7).remove(6)
+    names = {"cut": pa.int64(), "offset": pa.int64(), "position": pa.string(), "commit_time": TIME}
+    shape = pa.schema({**names, "tables": pa.map_(pa.string(), pa.int64()), "merged_at": TIME})
     DeltaTable.create(lake.path, shape)
     row = {
         "cut": 1,

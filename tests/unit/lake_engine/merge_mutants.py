@@ -80,7 +80,7 @@ def the_cut_comes_before_the_tables() -> Iterator[None]:
     def cut_first(self: Merger, intent: Intent, *, is_repeated: bool) -> Merged:
         versions = {name: t.version for name, t in self.status.tables.items() if t.version is not None}
         path, app = cuts_location(self._lake.location), f"{self._lake.app}:cuts"
-        cuts.append(path, intent, versions, behind={}, incomplete={}, app=app, now=0.0)
+        cuts.append(cuts.open_cuts(path), intent, versions, behind={}, incomplete={}, app=app, now=0.0)
         return run(self, intent, is_repeated=is_repeated)
 
     with mock.patch.object(Merger, "_run", cut_first):

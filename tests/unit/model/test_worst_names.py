@@ -21,7 +21,7 @@ from dblog_core.config.loader import load
 from dblog_core.dumps import requests
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import ConfigError, RequestError
-from dblog_core.lake.cuts import open_table
+from dblog_core.lake import table_commits
 from dblog_core.lake.lake_status import history_location, lake_at, link_encoded_name, table_location
 from dblog_core.lake_engine.tables.column_types import quote as quote_column
 from dblog_core.maintenance.schedule import TableSize
@@ -150,8 +150,7 @@ def test_delta_rs_reads_the_directory_of_each_by_either_name(tmp_path: Path) -> 
         other = [] if "~2F" in (table.schema, table.name) else [f"{tmp_path}/lake/{'/'.join(encoded)}"]
         for path in (str(place), *other):
             assert DeltaTable(path).to_pyarrow_table().num_rows == 2, path
-        opened = open_table(place)
-        assert opened is not None and opened.version() == 0
+        assert table_commits.version(place) == 0
 
 
 def test_what_an_earlier_version_has_put_under_a_percent_encoded_name_moves(tmp_path: Path) -> None:

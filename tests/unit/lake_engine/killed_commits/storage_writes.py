@@ -10,23 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from unittest import mock
 
-from deltalake import DeltaTable
-from deltalake.table import TableAlterer, TableOptimizer
-
 from dblog_core.errors import StagingUnavailable
-from dblog_core.lake_engine.merging import cuts
 from dblog_core.storage.local import LocalStorage
 from tests.spark.lakes import Crash
 
 Moment = Literal["before", "after", "unanswered"]
 
-_OURS = ("create", "create_missing", "replace", "write_directory", "remove")
-_LIBRARY = (
-    (DeltaTable, "create"), (DeltaTable, "create_checkpoint"), (DeltaTable, "delete"), (DeltaTable, "vacuum"),
-    (DeltaTable, "cleanup_metadata"), (TableOptimizer, "compact"), (TableAlterer, "set_table_properties"),
-    (cuts, "write_deltalake"),
-)  # fmt: skip
-"""What the table of cuts is written by, beside our own storage."""
+_WRITES = ("create", "create_missing", "replace", "write_directory", "remove")
 
 
 @dataclass(frozen=True)
@@ -94,21 +84,19 @@ class Writes:
     def count_writes(self) -> Iterator[None]:
         """All writes of this process pass by within."""
         with ExitStack() as stack:
-            for name in _OURS:
-                stack.enter_context(self._patch(LocalStorage, name, is_ours=True))
-            for target, name in _LIBRARY:
-                stack.enter_context(self._patch(target, name, is_ours=False))
+            for name in _WRITES:
+                stack.enter_context(self._patch(name))
             stack.enter_context(mock.patch.object(threading, "excepthook", _Quiet(threading.excepthook)))
             yield
 
-    def _patch(self, target: Any, name: str, *, is_ours: bool) -> Any:
-        real = getattr(target, name)
+    def _patch(self, name: str) -> Any:
+        real = getattr(LocalStorage, name)
 
         def write(*arguments: Any, **more: Any) -> Any:
-            path = arguments[1] if is_ours and isinstance(arguments[1], str) else ""
+            path = arguments[1] if isinstance(arguments[1], str) else ""
             return self.around(f"{name} {path}".strip(), lambda: real(*arguments, **more))
 
-        return mock.patch.object(target, name, write)
+        return mock.patch.object(LocalStorage, name, write)
 
 
 @dataclass(frozen=True)

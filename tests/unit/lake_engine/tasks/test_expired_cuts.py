@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from pathlib import Path
 
@@ -32,7 +31,7 @@ def lake(tmp_path: Path) -> Location:
         span = Span(number, number, 10 * number, 10 * number + 9, f"p{number}", number * 1_000_000)
         intent = Intent(number, span, {})
         cuts.append(
-            cuts_location(lake),
+            cuts.open_cuts(cuts_location(lake)),
             intent,
             {"shop.a": number},
             behind={},
@@ -54,19 +53,20 @@ def _numbers(lake: Location) -> list[int]:
 def test_a_cut_stays_if_a_moment_that_is_kept_is_read_at_it(
     lake: Location, before: float, oldest: int, left: int
 ) -> None:
-    assert expired_cuts.drop(cuts_location(lake), before=before, keep=DAY) == Kept(
+    assert expired_cuts.drop(cuts_location(lake), before=before, now=time.time()) == Kept(
         oldest, 900.0 + 100 * oldest, 5 - left
     )
     assert _numbers(lake) == list(range(oldest, 6))
-    assert expired_cuts.drop(cuts_location(lake), before=before, keep=DAY) == Kept(oldest, 900.0 + 100 * oldest, 0)
+    assert expired_cuts.drop(cuts_location(lake), before=before, now=time.time()) == Kept(
+        oldest, 900.0 + 100 * oldest, 0
+    )
 
 
 def test_merges_and_lookups_go_on_afterwards(lake: Location) -> None:
-    expired_cuts.drop(cuts_location(lake), before=1250.0, keep=DAY)
+    expired_cuts.drop(cuts_location(lake), before=1250.0, now=time.time())
     span = Span(6, 6, 60, 69, "p6", 6_000_000)
-    cuts.append(
-        cuts_location(lake), Intent(6, span, {}), {"shop.a": 6}, behind={}, incomplete={}, app="dblog", now=1500.0
-    )
+    table = cuts.open_cuts(cuts_location(lake))
+    cuts.append(table, Intent(6, span, {}), {"shop.a": 6}, behind={}, incomplete={}, app="dblog", now=1500.0)
     assert lookup.find_cut(lake).cut.number == 6
     assert lookup.find_cut(lake, 55).cut.number == 4 and lookup.cut_of(lake, 3).tables == {"shop.a": 3}
     with pytest.raises(LakeError, match="39"):
@@ -76,37 +76,32 @@ def test_merges_and_lookups_go_on_afterwards(lake: Location) -> None:
 
 
 def test_a_lake_without_merges_has_none(tmp_path: Path) -> None:
-    assert expired_cuts.drop(cuts_location(lake_at(str(tmp_path))), before=5.0, keep=DAY) == Kept(0, math.inf, 0)
+    assert expired_cuts.drop(cuts_location(lake_at(str(tmp_path))), before=5.0, now=time.time()) == Kept(0, math.inf, 0)
 
 
 def test_a_damaged_table_of_cuts_is_named(lake: Location, tmp_path: Path) -> None:
     for file in (tmp_path / "_dblog/cuts").glob("*.parquet"):
         file.write_bytes(b"no parquet")
     with pytest.raises(LakeError, match="old cuts cannot be removed") as caught:
-        expired_cuts.drop(cuts_location(lake), before=1350.0, keep=DAY)
+        expired_cuts.drop(cuts_location(lake), before=1350.0, now=time.time())
     assert "_dblog/cuts" in caught.value.where
-
-
-def _age_log(lake: Location, days: float) -> Path:
-    log = Path(str(cuts_location(lake))) / "_delta_log"
-    at = time.time() - days * DAY
-    for file in log.iterdir():
-        os.utime(file, (at, at))
-    return log
 
 
 def _versions(log: Path) -> list[int]:
     return sorted(int(file.stem) for file in log.glob("*.json"))
 
 
-@pytest.mark.parametrize(("days", "is_removed"), [(7.0, True), (9.5, True), (30.0, False), (math.inf, False)])
-def test_log_of_the_table_of_cuts_is_kept_as_long_as_cuts_are(lake: Location, days: float, is_removed: bool) -> None:
-    """Of ten days ago, with a checkpoint of then: it goes where seven are kept, and stays where thirty are."""
-    DeltaTable(str(cuts_location(lake))).create_checkpoint()
-    log = _age_log(lake, 10)
-    expired_cuts.drop(cuts_location(lake), before=-math.inf, keep=days * DAY)
-    assert (0 in _versions(log)) != is_removed
+@pytest.mark.parametrize(("hours", "is_removed"), [(0.5, False), (2.0, True)])
+def test_log_and_files_of_the_table_of_cuts_stay_for_its_readers(
+    lake: Location, hours: float, is_removed: bool
+) -> None:
+    """A maintenance joins the files and makes a checkpoint; one that is an hour younger removes what was before."""
+    place = Path(str(cuts_location(lake)))
+    log = place / "_delta_log"
+    now = time.time()
+    expired_cuts.drop(cuts_location(lake), before=-math.inf, now=now)
+    files = set(place.glob("*.parquet"))
+    assert len(files) == 6 and 0 in _versions(log)
+    expired_cuts.drop(cuts_location(lake), before=-math.inf, now=now + hours * 3600)
+    assert (len(set(place.glob("*.parquet"))) == 1) == is_removed and (0 in _versions(log)) != is_removed
     assert _numbers(lake) == [1, 2, 3, 4, 5]
-    versions = _versions(log)
-    expired_cuts.drop(cuts_location(lake), before=-math.inf, keep=days * DAY)
-    assert [v for v in _versions(log) if v <= versions[-1]] == versions, "what is young stays"
