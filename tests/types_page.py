@@ -18,7 +18,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from dblog_core.lake_engine.tables.column_types import spark_type
+from dblog_core.delta_writer.delta_types import describe
+from dblog_core.delta_writer.shape import name_of_type
 from dblog_core.model.values import to_json
 from dblog_core.sources.mysql.values import types as mysql
 from dblog_core.sources.postgres.values import types as postgres
@@ -207,7 +208,7 @@ def _table(rows: tuple[Row, ...], kind: str) -> Iterator[str]:
         cells = (
             ", ".join(map(_code, row.declared)) + alone,
             _code(str(arrow)),
-            _code(spark_type(arrow).simple_string()),
+            _code(describe(name_of_type(arrow))),
             " ".join(_code(print_value(value, arrow)) for _, value in row.examples),
             row.edges,
         )

@@ -1,134 +1,30 @@
-"""The types of a Delta table's columns, as its log writes them (PROTOCOL.md, "Schema Serialization Format")."""
+"""The columns of a Delta table, in the types that its log has for them: a name, or an object (PROTOCOL.md, "Schema
+Serialization Format")."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, Self, TypeAlias, TypeGuard
 
-_DECIMAL = "decimal("
+from dblog_core.interfaces import Json
 
-
-@dataclass(frozen=True, slots=True)
-class DataType:
-    """The type of a column. `name`: of a primitive one, in the log."""
-
-    name: ClassVar[str] = ""
-    simple: ClassVar[str] = ""
-    """How SQL names it, where that differs."""
-
-    def simple_string(self) -> str:
-        """As people and SQL write it."""
-        return self.simple or self.name
-
-    def json_value(self) -> Any:
-        """As the log has it."""
-        return self.name
+DeltaType: TypeAlias = "str | Json"
+_IN_SQL = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
-class NumericType(DataType):
-    """Numbers."""
+def is_struct(kind: DeltaType) -> TypeGuard[Json]:
+    """Whether a type is that of several columns in one."""
+    return not isinstance(kind, str) and kind["type"] == "struct"
 
 
-class IntegralType(NumericType):
-    """Whole numbers."""
-
-
-class ByteType(IntegralType):
-    name = "byte"
-    simple = "tinyint"
-
-
-class ShortType(IntegralType):
-    name = "short"
-    simple = "smallint"
-
-
-class IntegerType(IntegralType):
-    name = "integer"
-    simple = "int"
-
-
-class LongType(IntegralType):
-    name = "long"
-    simple = "bigint"
-
-
-class FloatType(NumericType):
-    name = "float"
-
-
-class DoubleType(NumericType):
-    name = "double"
-
-
-class BooleanType(DataType):
-    name = "boolean"
-
-
-class StringType(DataType):
-    name = "string"
-
-
-class BinaryType(DataType):
-    name = "binary"
-
-
-class DateType(DataType):
-    name = "date"
-
-
-class TimestampType(DataType):
-    name = "timestamp"
-
-
-class TimestampNTZType(DataType):
-    name = "timestamp_ntz"
-
-
-class VariantType(DataType):
-    name = "variant"
-
-
-@dataclass(frozen=True, slots=True)
-class DecimalType(NumericType):
-    """A decimal number of so many digits, `scale` of them behind the point."""
-
-    precision: int = 10
-    scale: int = 0
-
-    def simple_string(self) -> str:
-        return f"decimal({self.precision},{self.scale})"
-
-    def json_value(self) -> Any:
-        return self.simple_string()
-
-
-@dataclass(frozen=True, slots=True)
-class OtherType(DataType):
-    """A type that dblog gives to no column. `value`: as the log has it."""
-
-    value: Any = ""
-
-    def simple_string(self) -> str:
-        return str(self.value if isinstance(self.value, str) else self.value.get("type"))
-
-    def json_value(self) -> Any:
-        return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayType(DataType):
-    """A list of elements of one type."""
-
-    element: DataType = field(default_factory=DataType)
-    contains_null: bool = True
-
-    def simple_string(self) -> str:
-        return f"array<{self.element.simple_string()}>"
-
-    def json_value(self) -> Any:
-        return {"type": "array", "elementType": self.element.json_value(), "containsNull": self.contains_null}
+def describe(kind: DeltaType) -> str:
+    """A type as people and SQL write it."""
+    if isinstance(kind, str):
+        return _IN_SQL.get(kind, kind)
+    if is_struct(kind):
+        return f"struct<{','.join(f'{column.name}:{describe(column.type)}' for column in StructType.of(kind))}>"
+    return f"array<{describe(kind['elementType'])}>" if kind["type"] == "array" else str(kind["type"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +32,21 @@ class StructField:
     """A column."""
 
     name: str
-    data_type: DataType
+    type: DeltaType
     nullable: bool = True
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
-    def json_value(self) -> Any:
-        """As the log has it."""
-        kind = self.data_type.json_value()
-        return {"name": self.name, "type": kind, "nullable": self.nullable, "metadata": dict(self.metadata)}
-
 
 @dataclass(frozen=True, slots=True)
-class StructType(DataType):
+class StructType:
     """Columns in their order."""
 
     fields: Sequence[StructField] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "fields", tuple(self.fields))  # equal whatever they came in
+    @classmethod
+    def of(cls, value: Json) -> Self:
+        """The columns of a schema in the log, or of a struct in it."""
+        return cls([_field(column) for column in value["fields"]])
 
     @property
     def names(self) -> list[str]:
@@ -162,9 +55,6 @@ class StructType(DataType):
     def __iter__(self) -> Iterator[StructField]:
         return iter(self.fields)
 
-    def __len__(self) -> int:
-        return len(self.fields)
-
     def __getitem__(self, name: str) -> StructField:
         """The column of this name. Raises KeyError."""
         for column in self.fields:
@@ -172,40 +62,17 @@ class StructType(DataType):
                 return column
         raise KeyError(name)
 
-    def simple_string(self) -> str:
-        inner = ",".join(f"{column.name}:{column.data_type.simple_string()}" for column in self.fields)
-        return f"struct<{inner}>"
-
-    def json_value(self) -> Any:
-        return {"type": "struct", "fields": [column.json_value() for column in self.fields]}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The columns of a schema in the log."""
-        return cls([_field(column) for column in value["fields"]])
+    def json_value(self) -> Json:
+        """As the log has it."""
+        fields = [
+            {"name": column.name, "type": column.type, "nullable": column.nullable, "metadata": dict(column.metadata)}
+            for column in self.fields
+        ]
+        return {"type": "struct", "fields": fields}
 
 
-_PRIMITIVES: dict[str, DataType] = {
-    kind.name: kind()
-    for kind in (
-        *(ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, BooleanType, StringType, BinaryType),
-        *(DateType, TimestampType, TimestampNTZType, VariantType),
-    )
-}
-
-
-def _field(value: Mapping[str, Any]) -> StructField:
-    return StructField(value["name"], _type(value["type"]), value.get("nullable", True), value.get("metadata") or {})
-
-
-def _type(value: Any) -> DataType:
-    if isinstance(value, str):
-        if value.startswith(_DECIMAL):
-            precision, scale = value[len(_DECIMAL) : -1].split(",")
-            return DecimalType(int(precision), int(scale))
-        return _PRIMITIVES.get(value, OtherType(value))
-    if value["type"] == "struct":
-        return StructType.from_json(value)
-    if value["type"] == "array":
-        return ArrayType(_type(value["elementType"]), value["containsNull"])
-    return OtherType(value)
+def _field(value: Json) -> StructField:
+    kind = value["type"]
+    # Writers differ in how they print a decimal type.
+    kind = kind.replace(" ", "") if isinstance(kind, str) else kind
+    return StructField(value["name"], kind, value.get("nullable", True), value.get("metadata") or {})

@@ -36,6 +36,7 @@ _SIMPLE: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     "variant": VARIANT,
 }
+_NAMES = {kind: name for name, kind in _SIMPLE.items()}
 _DECIMAL = re.compile(r"decimal\((\d+), *(\d+)\)")
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 COLUMN_ID = "delta.columnMapping.id"
@@ -165,6 +166,18 @@ def readable_shape_of(metadata: Json, names: Collection[str], where: str) -> Sha
     return Shape(columns, by_id=mode == "id")
 
 
+def simple_type(name: str) -> pa.DataType | None:
+    """The Arrow type of a Delta type without parts; None for one that is not known."""
+    if (decimal := _DECIMAL.fullmatch(name)) is not None:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    return _SIMPLE.get(name)
+
+
+def name_of_type(kind: pa.DataType) -> str:
+    """The Delta type with the values of an Arrow type."""
+    return f"decimal({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _NAMES[kind]
+
+
 def column_names(metadata: Json) -> list[str]:
     """The names of all columns of a `metaData` action."""
     return [field["name"] for field in orjson.loads(metadata["schemaString"])["fields"]]
@@ -216,10 +229,8 @@ def _field(schema_field: Json, path: str, mapped: bool, where: str) -> pa.Field:
 
 def _type(delta_type: str | Json, path: str, mapped: bool, where: str) -> pa.DataType:
     if isinstance(delta_type, str):
-        if (kind := _SIMPLE.get(delta_type)) is not None:
+        if (kind := simple_type(delta_type)) is not None:
             return kind
-        if (decimal := _DECIMAL.fullmatch(delta_type)) is not None:
-            return pa.decimal128(int(decimal[1]), int(decimal[2]))
         raise refusal(where, f"column {path} is of type {delta_type}")
     if delta_type["type"] == "struct":
         return pa.struct([_field(f, f"{path}.{f['name']}", mapped, where) for f in delta_type["fields"]])

@@ -34,7 +34,7 @@ class Described:
     @classmethod
     def of(cls, metadata: Json) -> Described:
         """Those of a `metaData` action."""
-        return cls(StructType.from_json(orjson.loads(metadata["schemaString"])), metadata.get("configuration") or {})
+        return cls(StructType.of(orjson.loads(metadata["schemaString"])), metadata.get("configuration") or {})
 
     def after(self, changes: Iterable[Change]) -> Described:
         """What they make of it. Raises LakeError for a change that the table cannot have."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dblog_core.delta_writer.delta_types import DataType
+from dblog_core.delta_writer.delta_types import describe
 from dblog_core.delta_writer.order_guard import equal_values
+from dblog_core.delta_writer.shape import name_of_type
 from dblog_core.errors import LakeError
-from dblog_core.lake_engine.tables.column_types import spark_type
 from dblog_core.model.schema import TableName
 from dblog_core.model.table_names import quote_for_shell
 
@@ -39,7 +39,7 @@ def cast_exactly(
         else:
             first += half
             count -= half
-    before, behind = _describe_misfit(name, spark_type(values.type), spark_type(to_type))
+    before, behind = _describe_misfit(name, values.type, to_type)
     raise LakeError(f"{before}{offsets[first].as_py()}{behind}", where=str(table), fix=_advise_accept(table))
 
 
@@ -62,9 +62,11 @@ def _cast(values: pa.ChunkedArray, to_type: pa.DataType) -> pa.ChunkedArray:
     return values.cast(to_type, safe=not pa.types.is_date(to_type))  # a time of the day is lost, and missed then
 
 
-def _describe_misfit(name: str, from_type: DataType, to_type: DataType) -> tuple[str, str]:
+def _describe_misfit(name: str, from_type: pa.DataType, to_type: pa.DataType) -> tuple[str, str]:
     """What comes before the offset, and behind it."""
-    types = f" is {from_type.simple_string()}, and fits no {to_type.simple_string()}, which the lake has"
+    types = (
+        f" is {describe(name_of_type(from_type))}, and fits no {describe(name_of_type(to_type))}, which the lake has"
+    )
     return f"column {name}: the value at offset ", types
 
 

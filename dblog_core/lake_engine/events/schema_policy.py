@@ -8,6 +8,7 @@ fail     the table stops at it, until somebody accepts it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -16,25 +17,26 @@ from dblog_core.errors import LakeError
 from dblog_core.lake import accept_schema
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.tables import variants
-from dblog_core.lake_engine.tables.column_types import arrow_type, refuse_shape, spark_type
+from dblog_core.lake_engine.tables.column_types import arrow_type, refuse_shape
 from dblog_core.model.schema import Column as TableColumn
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
 from dblog_core.schema_evolution import compatibility
 
-_FITS: tuple[tuple[tuple[type[t.DataType], ...], tuple[type[t.DataType], ...]], ...] = (
-    ((t.IntegralType, t.DecimalType), (t.IntegralType, t.DecimalType)),
-    ((t.IntegralType, t.DoubleType), (t.FloatType, t.DoubleType)),
-    ((t.IntegralType,), (t.StringType,)),
-    ((t.StringType,), (t.IntegralType,)),
-    ((t.TimestampNTZType,), (t.DateType,)),
+_Test: TypeAlias = Callable[[pa.DataType], bool]
+_FITS: tuple[tuple[tuple[_Test, ...], tuple[_Test, ...]], ...] = (
+    ((pa.types.is_integer, pa.types.is_decimal), (pa.types.is_integer, pa.types.is_decimal)),
+    ((pa.types.is_integer, pa.types.is_float64), (pa.types.is_floating,)),
+    ((pa.types.is_integer,), (pa.types.is_string,)),
+    ((pa.types.is_string,), (pa.types.is_integer,)),
+    ((lambda kind: kind == pa.timestamp("us"),), (pa.types.is_date,)),
 )
 """Types of which some values are exactly a value of another type too: `exact_casts` finds those."""
 
 
 def shape_in_lake(schema: TableSchema, have: t.StructType) -> TableSchema:
     """The shape as the lake has it: its columns that the lake has too, in the lake's types."""
-    lake_types = {f.name: arrow_type(f.data_type) for f in have}
+    lake_types = {f.name: arrow_type(f.type) for f in have}
     columns = [TableColumn(c.name, c.source_type, kind) for c in schema.columns if (kind := lake_types.get(c.name))]
     return TableSchema(schema.table, tuple(columns), schema.key)
 
@@ -72,9 +74,10 @@ def check_fits(older: TableSchema, target: TableSchema) -> None:
 def _may_fit(from_type: pa.DataType, to_type: pa.DataType) -> bool:
     if from_type == to_type or compatibility.is_widening(from_type, to_type):
         return True
-    old = spark_type(from_type)
-    new = spark_type(to_type)
-    return any(isinstance(old, from_kinds) and isinstance(new, to_kinds) for from_kinds, to_kinds in _FITS)
+    return any(
+        any(is_kind(from_type) for is_kind in from_kinds) and any(is_kind(to_type) for is_kind in to_kinds)
+        for from_kinds, to_kinds in _FITS
+    )
 
 
 # fail -------------------------------------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ from dblog_core.delta_writer.altering.alterations import AddColumn, Change, SetP
 from dblog_core.delta_writer.altering.altered_table import Described
 from dblog_core.delta_writer.altering.column_mapping import MODE
 from dblog_core.delta_writer.append import AppendedTable
-from dblog_core.delta_writer.delta_types import StructField, StructType
+from dblog_core.delta_writer.delta_types import DeltaType, StructField, StructType, describe
 from dblog_core.delta_writer.features import BatchRefused, TableRefused
 from dblog_core.delta_writer.open_table import OpenTable
-from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.shape import Shape, name_of_type
 from dblog_core.errors import LakeError
 from dblog_core.lake.lake_status import HISTORY_AFTER, HISTORY_WHOLE
 from dblog_core.lake.merge_plan import Work
@@ -44,7 +44,6 @@ from dblog_core.lake_engine.tables.column_types import (
     history_shape,
     needs_mapping,
     quote,
-    spark_type,
 )
 from dblog_core.model.schema import Column, TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -181,12 +180,12 @@ class History:
     def _is_prepared(self, before: Before | None) -> bool:
         """Whether the history is that of the table, has all columns in their types, and says where it begins."""
         about = Described.of(self._table.snapshot.metadata)
-        have = {f.name: f.data_type.simple_string() for f in about.shape}
+        have = {f.name: describe(f.type) for f in about.shape}
         properties = about.properties
         return (
             not self._renames
             and alter_table.is_another(properties, self._schema.table) is None
-            and all(have.get(f.name) == f.data_type.simple_string() for f in history_shape(self._schema))
+            and all(have.get(f.name) == describe(f.type) for f in history_shape(self._schema))
             and (before is None or before.is_in_history or properties.get(AFTER) == str(before.offset))
         )
 
@@ -231,11 +230,11 @@ class History:
         want = history_shape(self._schema)
         changes = alter_table.widen(have.shape, want)
         if changes is None:
-            old = {f.name: f.data_type for f in have.shape}
+            old = {f.name: f.type for f in have.shape}
             changed = [
-                f"column {f.name} was {old[f.name].simple_string()} and is {f.data_type.simple_string()}"
+                f"column {f.name} was {describe(old[f.name])} and is {describe(f.type)}"
                 for f in want
-                if not alter_table.is_wider(old.get(f.name, f.data_type), f.data_type, or_equal=True)
+                if not alter_table.is_wider(old.get(f.name, f.type), f.type, or_equal=True)
             ]
             raise self._cannot_follow(changed)
         if conflicts := alter_table.find_case_conflicts(have.shape.names, self._schema):
@@ -243,7 +242,7 @@ class History:
                 f"column {name} differs from {other} in upper and lower case alone" for name, other in conflicts
             )
         added = [f for f in want if f.name not in have.shape.names]
-        return [*changes, *(AddColumn(f.name, f.data_type.json_value()) for f in added)]
+        return [*changes, *(AddColumn(f.name, f.type) for f in added)]
 
     def _cannot_follow(self, faults: Iterable[str]) -> LakeError:
         return self._refusal(
@@ -254,13 +253,13 @@ class History:
     def _plan_stale(self, have: Described, *, stale: Sequence[Column]) -> list[Change]:
         """A column for each whose name another one takes within the merge; a rename has made those it has had."""
         names = {name.lower(): name for name in have.shape.names}
-        kinds = {describe_stale(column.name): spark_type(column.type) for column in stale}
+        kinds: dict[str, DeltaType] = {describe_stale(column.name): name_of_type(column.type) for column in stale}
         want = StructType([StructField(names.get(name.lower(), name), kind) for name, kind in kinds.items()])
         if (changes := alter_table.widen(have.shape, want)) is None:
             raise self._cannot_follow(f"column {name} had several types" for name in want.names)
         return [
             *changes,
-            *(AddColumn(f.name, f.data_type.json_value()) for f in want if f.name not in have.shape.names),
+            *(AddColumn(f.name, f.type) for f in want if f.name not in have.shape.names),
         ]
 
     def _begin_anew(self, before: Before) -> None:

@@ -49,7 +49,7 @@ class HistoryLines:
 
     @property
     def columns(self) -> StructType:
-        return StructType.from_json(orjson.loads(self._version.metadata["schemaString"]))
+        return StructType.of(orjson.loads(self._version.metadata["schemaString"]))
 
     @property
     def renamed_upto(self) -> int:

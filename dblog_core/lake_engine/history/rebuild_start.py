@@ -69,12 +69,12 @@ def _check_dumps(staging: Staging, table: str, past: Past, *, after: int, upto: 
 
 def _check_shape(have: t.StructType, schema: TableSchema) -> None:
     """A reset may have given the table another shape, which its history has not taken yet; wider types do no harm."""
-    types = {f.name: f.data_type for f in have}
+    types = {f.name: f.type for f in have}
     key = types.get(MOVED_FROM)
-    if not isinstance(key, t.StructType) or key.names != list(schema.key):
+    if key is None or not t.is_struct(key) or t.StructType.of(key).names != list(schema.key):
         raise _unusable_history("it is of another key")
     shape = [f for f in row_shape(schema) if f.name in types]
-    if changed := [f.name for f in shape if not alter_table.is_wider(types[f.name], f.data_type, or_equal=True)]:
+    if changed := [f.name for f in shape if not alter_table.is_wider(types[f.name], f.type, or_equal=True)]:
         raise _unusable_history(f"another type has {', '.join(changed)}")
 
 

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from dblog_core.lake_engine.merging.merge_records import Intent
 
 
-def _map_to(value: str) -> t.DataType:
-    return t.OtherType({"type": "map", "keyType": "string", "valueType": value, "valueContainsNull": True})
+def _map_to(value: str) -> t.DeltaType:
+    return {"type": "map", "keyType": "string", "valueType": value, "valueContainsNull": True}
 
 
 SHAPE = t.StructType(
     [
-        t.StructField("cut", t.LongType()),
-        t.StructField("offset", t.LongType()),
-        t.StructField("position", t.StringType()),
-        t.StructField("commit_time", t.TimestampType()),
+        t.StructField("cut", "long"),
+        t.StructField("offset", "long"),
+        t.StructField("position", "string"),
+        t.StructField("commit_time", "timestamp"),
         t.StructField("tables", _map_to("long")),
-        t.StructField("merged_at", t.TimestampType()),
+        t.StructField("merged_at", "timestamp"),
         t.StructField("behind", _map_to("long")),
         t.StructField("incomplete", _map_to("string")),
     ]
@@ -83,7 +83,7 @@ def _prepare(table: AppendedTable) -> None:
     if log.version(path) is None:
         create_table.create_table(path, SHAPE, {})
     if lacking := [column for column in SHAPE if column.name not in table.refresh().names]:
-        added = [AddColumn(column.name, column.data_type.json_value()) for column in lacking]
+        added = [AddColumn(column.name, column.type) for column in lacking]
         alter_table.open_altered(path, table.check).alter(lambda have: added)
         table.refresh()
 

@@ -190,4 +190,4 @@ class Lake:
 
 
 def _kind(have: StructType, name: str) -> pa.DataType | None:
-    return arrow_type(have[name].data_type) if name in have.names else None
+    return arrow_type(have[name].type) if name in have.names else None

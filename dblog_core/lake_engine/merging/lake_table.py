@@ -211,8 +211,8 @@ class LakeTable:
         self._shaped.alter(lambda have: [SetProperties(values)])
 
     def _check_provenance(self, shape: StructType) -> None:
-        have = {f.name: f.data_type for f in shape}
-        if lost := [f.name for f in PROVENANCE if have.get(f.name) != f.data_type]:
+        have = {f.name: f.type for f in shape}
+        if lost := [f.name for f in PROVENANCE if have.get(f.name) != f.type]:
             raise LakeError(
                 f"somebody has changed the column {', '.join(lost)}, which tells what has been merged",
                 where=str(self.path),

@@ -155,8 +155,8 @@ def _bring_together(have: t.StructType, step: Rename) -> Iterator[Change]:
 def _levels(have: t.StructType) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """The columns, and the key that a row of a history has had, with the path to their names."""
     yield (), have.names
-    if MOVED_FROM in have.names and isinstance(old := have[MOVED_FROM].data_type, t.StructType):
-        yield (MOVED_FROM,), old.names
+    if MOVED_FROM in have.names and t.is_struct(old := have[MOVED_FROM].type):
+        yield (MOVED_FROM,), t.StructType.of(old).names
 
 
 def _is_renamed_at_once(pairs: Collection[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
@@ -186,7 +186,7 @@ def follow(
     _check_followed(have, schema, dropped, lake_types, back)
     shape = row_shape(schema)
     added = [n for n in shape.names if n not in lake_types]
-    wider = [n for n in shape.names if n in lake_types and lake_types[n] != shape[n].data_type]
+    wider = [n for n in shape.names if n in lake_types and lake_types[n] != shape[n].type]
     drop += variants.plan(have.shape, schema, is_wanted=json_as_variant, going=drop).drop
     settings = {MODE: "name"} if drop or any(map(is_odd, added)) else {}
     settings |= {WIDENING: "true"} if wider else {}
@@ -198,17 +198,17 @@ def follow(
     marks = set() if dropped.drop else set(_find_left(have.shape, schema, dropped))
     if set(kept_columns(have.properties)) != marks:
         changes.append(SetProperties({DROPPED: json.dumps(sorted(marks))}))
-    changes += [WidenColumn((n,), shape[n].data_type.json_value()) for n in wider]
+    changes += [WidenColumn((n,), shape[n].type) for n in wider]
     for name in added:
         place = shape.names.index(name)
         after = shape.names[place - 1] if place else FIRST
-        changes.append(AddColumn(name, shape[name].data_type.json_value(), after))
+        changes.append(AddColumn(name, shape[name].type, after))
     return changes
 
 
-def _lake_types(have: t.StructType) -> dict[str, t.DataType]:
+def _lake_types(have: t.StructType) -> dict[str, t.DeltaType]:
     """The types of the columns that are the source's."""
-    return {f.name: f.data_type for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
+    return {f.name: f.type for f in have if not (f.name.startswith("_dblog_") or variants.is_own(f))}
 
 
 def _find_left(have: t.StructType, schema: TableSchema, dropped: DroppedColumns) -> list[str]:
@@ -239,7 +239,7 @@ def _check_followed(
     have: Described,
     schema: TableSchema,
     dropped: DroppedColumns,
-    lake_types: Mapping[str, t.DataType],
+    lake_types: Mapping[str, t.DeltaType],
     back: list[str],
 ) -> None:
     """Raises LakeError for a difference that the lake does not follow. `lake_types`: of the columns that stay."""
@@ -258,17 +258,17 @@ def _check_followed(
         raise refuse_shape(schema, faults)
 
 
-def _is_another(lake_type: t.DataType, name: str, schema: TableSchema) -> bool:
-    return not is_wider(lake_type, row_shape(schema)[name].data_type, or_equal=True)
+def _is_another(lake_type: t.DeltaType, name: str, schema: TableSchema) -> bool:
+    return not is_wider(lake_type, row_shape(schema)[name].type, or_equal=True)
 
 
-def _find_other_types(lake_types: Mapping[str, t.DataType], schema: TableSchema, back: list[str]) -> list[str]:
+def _find_other_types(lake_types: Mapping[str, t.DeltaType], schema: TableSchema, back: list[str]) -> list[str]:
     """Columns whose type in the lake cannot become the one that they have now, in words."""
     faults = []
     for column, field in zip(schema.columns, row_shape(schema), strict=True):
-        if column.name not in lake_types or is_wider(lake_types[column.name], field.data_type, or_equal=True):
+        if column.name not in lake_types or is_wider(lake_types[column.name], field.type, or_equal=True):
             continue
-        was = lake_types[column.name].simple_string()
+        was = t.describe(lake_types[column.name])
         now = compatibility.describe_type(column)
         if column.name in back:
             faults.append(
@@ -287,7 +287,7 @@ def find_case_conflicts(lake_names: Collection[str], schema: TableSchema) -> lis
     return [(name, others[name.lower()]) for name in names if name.lower() in others]
 
 
-def is_wider(have: t.DataType, want: t.DataType, *, or_equal: bool = False) -> bool:
+def is_wider(have: t.DeltaType, want: t.DeltaType, *, or_equal: bool = False) -> bool:
     """Whether a column of the lake can become one of type `want`, with the same values."""
     if have == want:
         return or_equal
@@ -301,25 +301,26 @@ def widen(have: t.StructType, want: t.StructType) -> list[Change] | None:
     nor wider. The table is set up for it first."""
     if (paths := _wider(have, want)) is None:
         return None
-    changes = [WidenColumn(path, kind.json_value()) for path, kind in paths]
+    changes = [WidenColumn(path, kind) for path, kind in paths]
     return [SetProperties({WIDENING: "true"}), *changes] if changes else []
 
 
 def _wider(
     have: t.StructType, want: t.StructType, within: tuple[str, ...] = ()
-) -> list[tuple[tuple[str, ...], t.DataType]] | None:
-    paths: list[tuple[tuple[str, ...], t.DataType]] = []
-    old = {f.name: f.data_type for f in have}
+) -> list[tuple[tuple[str, ...], t.DeltaType]] | None:
+    paths: list[tuple[tuple[str, ...], t.DeltaType]] = []
+    old = {f.name: f.type for f in have}
     for field in want:
         path = (*within, field.name)
-        before = old.get(field.name, field.data_type)
-        if isinstance(before, t.StructType) and isinstance(field.data_type, t.StructType):
-            if before.names != field.data_type.names or (inner := _wider(before, field.data_type, path)) is None:
+        before = old.get(field.name, field.type)
+        if t.is_struct(before) and t.is_struct(field.type):
+            old_parts, new_parts = t.StructType.of(before), t.StructType.of(field.type)
+            if old_parts.names != new_parts.names or (inner := _wider(old_parts, new_parts, path)) is None:
                 return None
             paths += inner
-        elif is_wider(before, field.data_type):
-            paths.append((path, field.data_type))
-        elif before != field.data_type:
+        elif is_wider(before, field.type):
+            paths.append((path, field.type))
+        elif before != field.type:
             return None
     return paths
 

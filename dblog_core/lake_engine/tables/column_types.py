@@ -1,4 +1,4 @@
-"""Arrow types to Spark's and Delta's: how a table's columns look in the lake, and which rows fit another shape.
+"""Arrow types to Delta's: how a table's columns look in the lake, and which rows fit another shape.
 
 Which Arrow type a source's type becomes stands in `dblog_core/sources/*/values/types`.
 """
@@ -10,6 +10,7 @@ import re
 import pyarrow as pa
 
 from dblog_core.delta_writer import delta_types as t
+from dblog_core.delta_writer.shape import name_of_type, simple_type
 from dblog_core.errors import LakeError
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -20,31 +21,19 @@ POSITION = "_dblog_position"
 COMMIT_TIME = "_dblog_commit_time"
 ORIGIN = "_dblog_origin"
 PROVENANCE = (
-    t.StructField(OFFSET, t.LongType()),
-    t.StructField(POSITION, t.StringType()),
-    t.StructField(COMMIT_TIME, t.TimestampType()),
-    t.StructField(ORIGIN, t.StringType()),
+    t.StructField(OFFSET, "long"),
+    t.StructField(POSITION, "string"),
+    t.StructField(COMMIT_TIME, "timestamp"),
+    t.StructField(ORIGIN, "string"),
 )
 OP = "_dblog_op"
 TRANSACTION = "_dblog_transaction"
 UNCHANGED = "_dblog_unchanged"
 MOVED_FROM = "_dblog_moved_from"
 """What a history table has beside the provenance."""
+VARIANT = "variant"
+"""The type of columns that no source has."""
 
-_SIMPLE: dict[pa.DataType, t.DataType] = {
-    pa.bool_(): t.BooleanType(),
-    pa.int8(): t.ByteType(),
-    pa.int16(): t.ShortType(),
-    pa.int32(): t.IntegerType(),
-    pa.int64(): t.LongType(),
-    pa.float32(): t.FloatType(),
-    pa.float64(): t.DoubleType(),
-    pa.string(): t.StringType(),
-    pa.binary(): t.BinaryType(),
-    pa.date32(): t.DateType(),
-    pa.timestamp("us"): t.TimestampNTZType(),
-    pa.timestamp("us", tz="UTC"): t.TimestampType(),
-}
 _NEEDS_MAPPING = re.compile(r"[ ,;{}()\n\t=]")
 
 
@@ -53,20 +42,13 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def spark_type(kind: pa.DataType) -> t.DataType:
-    """The Spark type with the same values as a staged Arrow type."""
-    if pa.types.is_decimal(kind):
-        return t.DecimalType(kind.precision, kind.scale)
-    return _SIMPLE[kind]
-
-
 def row_shape(schema: TableSchema) -> t.StructType:
     """A row image."""
-    return t.StructType([t.StructField(c.name, spark_type(c.type)) for c in schema.columns])
+    return t.StructType([t.StructField(c.name, name_of_type(c.type)) for c in schema.columns])
 
 
 def key_shape(schema: TableSchema) -> t.StructType:
-    return t.StructType([t.StructField(c.name, spark_type(c.type)) for c in schema.key_columns])
+    return t.StructType([t.StructField(c.name, name_of_type(c.type)) for c in schema.key_columns])
 
 
 def lake_shape(schema: TableSchema) -> t.StructType:
@@ -77,20 +59,20 @@ def lake_shape(schema: TableSchema) -> t.StructType:
 def history_shape(schema: TableSchema) -> t.StructType:
     """The history table: the source's columns, then what describes the change."""
     change = [
-        t.StructField(OP, t.StringType()),
+        t.StructField(OP, "string"),
         *PROVENANCE,
-        t.StructField(TRANSACTION, t.StringType()),
-        t.StructField(UNCHANGED, t.ArrayType(t.StringType())),
+        t.StructField(TRANSACTION, "string"),
+        t.StructField(UNCHANGED, {"type": "array", "elementType": "string", "containsNull": True}),
     ]
-    moved = [t.StructField(MOVED_FROM, key_shape(schema))] if schema.key else []  # Parquet has no struct without fields
+    moved = (
+        [t.StructField(MOVED_FROM, key_shape(schema).json_value())] if schema.key else []
+    )  # Parquet has no struct without fields
     return t.StructType([*row_shape(schema), *change, *moved])
 
 
-def arrow_type(kind: t.DataType) -> pa.DataType | None:
+def arrow_type(kind: t.DeltaType) -> pa.DataType | None:
     """The Arrow type with the same values as a column of the lake; None for a type that no staged column has."""
-    if isinstance(kind, t.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    return next((arrow for arrow, spark in _SIMPLE.items() if spark == kind), None)
+    return simple_type(kind) if isinstance(kind, str) and kind != VARIANT else None
 
 
 def has_ends(kind: pa.DataType) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pyarrow as pa
+
 from dblog_core.delta_writer import delta_types as t
-from dblog_core.lake_engine.tables.column_types import OFFSET, quote
+from dblog_core.lake_engine.tables.column_types import OFFSET, arrow_type, quote
 
 NAMED = "delta.dataSkippingStatsColumns"
 _COUNT = "delta.dataSkippingNumIndexedCols"
 _FIRST = 32
 """Columns that have statistics, where the table does not say otherwise."""
-_ELIGIBLE = (t.NumericType, t.DateType, t.TimestampType, t.TimestampNTZType, t.StringType)
-"""Types of columns that Delta lets a table name."""
 
 
 def missing_statistics(shape: t.StructType, key: Sequence[str], properties: Mapping[str, str]) -> dict[str, str]:
@@ -30,9 +30,9 @@ def missing_statistics(shape: t.StructType, key: Sequence[str], properties: Mapp
     late = list[str]()
     early = list[str]()
     for field in shape:
-        before += _leaves(field.data_type)
+        before += _leaves(field.type)
         is_needed = field.name == OFFSET or field.name in key
-        if isinstance(field.data_type, _ELIGIBLE) and _is_plain(field.name):
+        if _may_be_named(field.type) and _is_plain(field.name):
             if first < 0 or before <= first:
                 early.append(field.name)
             elif is_needed:
@@ -46,8 +46,14 @@ def names_others(properties: Mapping[str, str], shape: t.StructType) -> bool:
     return named is not None and not {name.strip().strip("`") for name in named.split(",")} <= set(shape.names)
 
 
-def _leaves(kind: t.DataType) -> int:
-    return sum(_leaves(field.data_type) for field in kind.fields) if isinstance(kind, t.StructType) else 1
+def _leaves(kind: t.DeltaType) -> int:
+    return sum(_leaves(field.type) for field in t.StructType.of(kind)) if t.is_struct(kind) else 1
+
+
+def _may_be_named(kind: t.DeltaType) -> bool:
+    """Whether Delta lets a table name columns of the type."""
+    simple = arrow_type(kind)
+    return simple is not None and not (pa.types.is_boolean(simple) or pa.types.is_binary(simple))
 
 
 def _is_plain(name: str) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from dblog_core.delta_writer import delta_types as t
 from dblog_core.delta_writer.altering.alterations import AddColumn, Change
 from dblog_core.lake.json_variants import COMMENT, SUFFIX, json_columns, name_taken, variant_name
+from dblog_core.lake_engine.tables.column_types import VARIANT
 from dblog_core.model.schema import TableSchema
 from dblog_core.schema_evolution.renames import Rename
 
@@ -35,16 +36,12 @@ def is_own(field: t.StructField) -> bool:
     """Whether the column of a lake table is a VARIANT that dblog has added. One whose rename is under way is not yet
     again.
     """
-    return (
-        isinstance(field.data_type, t.VariantType)
-        and field.name.endswith(SUFFIX)
-        and not field.name.startswith("_dblog_")
-    )
+    return field.type == VARIANT and field.name.endswith(SUFFIX) and not field.name.startswith("_dblog_")
 
 
 def beside(fields: t.StructType, columns: Collection[str]) -> t.StructType:
     """The shape with the VARIANTs of these columns, each after its text."""
-    added = {n: t.StructField(variant_name(n), t.VariantType(), metadata=dict(METADATA)) for n in columns}
+    added = {n: t.StructField(variant_name(n), VARIANT, metadata=dict(METADATA)) for n in columns}
     return t.StructType([f for field in fields for f in (field, added.get(field.name)) if f is not None])
 
 
@@ -88,7 +85,7 @@ def plan(have: t.StructType, schema: TableSchema, *, is_wanted: bool, going: Seq
 def additions(have: t.StructType, schema: TableSchema, fresh: Collection[str]) -> list[Change]:
     """What adds the VARIANTs that the table lacks. `fresh`: columns without a value in any row."""
     lacking = plan(have, schema, is_wanted=True).add
-    return [AddColumn(variant_name(n), "variant", n, COMMENT if n in fresh else None) for n in lacking]
+    return [AddColumn(variant_name(n), VARIANT, n, COMMENT if n in fresh else None) for n in lacking]
 
 
 def pairs_with_variants(step: Rename, have: t.StructType) -> dict[tuple[str, str], tuple[str, str]]:

@@ -27,7 +27,7 @@ class Lake:
 
     @property
     def have(self) -> Described:
-        kinds = ((name, t.VariantType() if name.endswith("_variant") else t.LongType()) for name in self.columns)
+        kinds = ((name, "variant" if name.endswith("_variant") else "long") for name in self.columns)
         return Described(t.StructType([t.StructField(name, kind) for name, kind in kinds]), self.properties)
 
     def run(self, step: Rename, dies_after: int) -> bool:
