@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Unpack
@@ -20,11 +20,11 @@ from dblog_core.delta_writer.keys.key_runs import IndexDamaged
 from dblog_core.delta_writer.order_guard import Hits
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.table_log import Options, TableLog
-from dblog_core.delta_writer.vectors import read_vector, unique_id
+from dblog_core.delta_writer.vectors import read_vector, unique_id, vector_file
 from dblog_core.errors import LakeError
+from dblog_core.interfaces import Json
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.storage.location import Location
 
@@ -117,6 +117,14 @@ class OpenTable(TableLog):
         if cached is None or cached[0] != name:
             cached = self.vectors[live.path] = name, read_vector(self.files, live.vector)
         return cached[1]
+
+    def store_vectors(self, vectors: Mapping[str, RowSet]) -> dict[str, Json]:
+        """Writes one file with all these vectors, of which none is empty; their descriptors by the same names."""
+        if not vectors:
+            return {}
+        file = vector_file([*vectors.values()], self.new_id())
+        self.files.create_new(file.name, file.data)
+        return dict(zip(vectors, file.descriptors, strict=True))
 
     def index_file(self, file: StoredFile, shape: Shape) -> None:
         """Takes a file that has been committed into the index; one whose keys are many is read when a merge needs
@@ -219,7 +227,7 @@ class OpenTable(TableLog):
         cached = self._ends.get(file.path)
         # By the statistics too: a table that is brought back to an older version has those of its living rows again.
         if cached is None or cached[0] != statistics:
-            cached = self._ends[file.path] = statistics, _stated_ends(statistics, column)
+            cached = self._ends[file.path] = statistics, _stated_ends(file, column)
         ends = cached[1]
         return ends is None or not (ends[1] < between[0] or ends[0] > between[1])
 
@@ -231,12 +239,11 @@ class OpenTable(TableLog):
         return self._cover_files(shape, between)
 
 
-def _stated_ends(statistics: str | None, column: str) -> Between | None:
+def _stated_ends(live: LiveFile, column: str) -> Between | None:
     """The ends of a file's column by its statistics; None where they do not say."""
-    fields = load_json(statistics)
-    low = fields.get("minValues", {}).get(column)
-    high = fields.get("maxValues", {}).get(column)
-    return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+    stated = live.stated(column)
+    is_known = isinstance(stated.lowest, int) and isinstance(stated.highest, int)
+    return (stated.lowest, stated.highest) if is_known else None
 
 
 def _ends_of(keys: Sequence[pa.Array]) -> Between | None:

@@ -5,7 +5,7 @@ What the log tells is always newer than what the table has. A dump's row may be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,10 +59,8 @@ def find_overtaken(
             f"a guarded change has no value in {column}", where=str(files), fix="this is a defect: report it"
         )
     change_order = np.asarray(pc.fill_null(order, 0))
-    for hit in (hit.of(guarded) for hit in hits):
-        if not len(hit.rows):
-            continue
-        stored = rows_at(files, hit.file, shape, [column], hit.rows)[column]
+    for hit, rows in _stored_rows(files, shape, hits, guarded, [column]):
+        stored = rows[column]
         has_order = np.asarray(stored.is_valid())
         # Equal counts as newer: the table has this very change, and a repeated work writes nothing.
         least = change_order[hit.change_numbers] + mends
@@ -76,11 +74,8 @@ def find_earlier_lives(
 ) -> Flags:
     """For each change whether it is chosen, and a live row of its key is older than its birth, or has no order."""
     earlier = np.zeros(len(chosen), np.bool_)
-    for hit in (hit.of(chosen) for hit in hits):
-        if not len(hit.rows):
-            continue
-        stored = rows_at(files, hit.file, shape, [column], hit.rows)[column]
-        orders = np.asarray(pc.fill_null(stored, np.iinfo(np.int64).min))
+    for hit, rows in _stored_rows(files, shape, hits, chosen, [column]):
+        orders = np.asarray(pc.fill_null(rows[column], np.iinfo(np.int64).min))
         earlier[hit.change_numbers[orders < born_at[hit.change_numbers]]] = True
     return earlier
 
@@ -105,10 +100,7 @@ def find_equal(
         # `at`, since a key may have several rows in one file: plain `+=` would count one of them.
         np.add.at(counts, hit.change_numbers, 1)
     # Several live rows of one key are another program's doing: such a key is always written, as one row.
-    for hit in (hit.of(compared & (counts == 1)) for hit in hits):
-        if not len(hit.rows):
-            continue
-        stored = rows_at(files, hit.file, shape, columns, hit.rows, most=most)
+    for hit, stored in _stored_rows(files, shape, hits, compared & (counts == 1), columns, most):
         new_rows = rows.select(list(columns)).take(pa.array(hit.change_numbers))
         equal = [
             equal_values(new_rows[name].cast(shape[name].type), stored[name])
@@ -117,6 +109,21 @@ def find_equal(
         ]
         same[hit.change_numbers[np.logical_and.reduce(equal)]] = True
     return same
+
+
+def _stored_rows(
+    files: TableFiles,
+    shape: Shape,
+    hits: Sequence[Hits],
+    chosen: Flags,
+    columns: Sequence[str],
+    most: int = MOST_BYTES,
+) -> Iterator[tuple[Hits, pa.Table]]:
+    """The hits of the chosen changes, with these columns of their rows. Raises ValuesTooLarge where those of a file
+    have more than `most` bytes."""
+    for hit in (hit.of(chosen) for hit in hits):
+        if len(hit.rows):
+            yield hit, rows_at(files, hit.file, shape, columns, hit.rows, most=most)
 
 
 def equal_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Flags:

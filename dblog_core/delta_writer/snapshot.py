@@ -28,7 +28,7 @@ from dblog_core.delta_writer.features import (
 )
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.shape import Shape, shape_of
-from dblog_core.delta_writer.statistics import columns_with_statistics, count_rows
+from dblog_core.delta_writer.statistics import Stated, columns_with_statistics, count_rows
 from dblog_core.delta_writer.vectors import count_replaced, unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
@@ -74,6 +74,10 @@ class LiveFile:
     def rows(self) -> int | None:
         """Its rows, the dead ones too; None where its statistics do not tell."""
         return count_rows(self.add.get("stats"))
+
+    def stated(self, column: str) -> Stated:
+        """What its statistics say of a column, by its physical name."""
+        return Stated.of(self.add.get("stats"), column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,27 +238,32 @@ def known_actions_of(data: bytes, where: str) -> list[Json]:
 
 def apply_commit(snapshot: Snapshot, data: bytes, where: str) -> Snapshot:
     """The version after a snapshot, by the bytes of its commit. The order of a commit's actions means nothing."""
+    return _apply(snapshot, snapshot.version + 1, known_actions_of(data, where), where, zlib.crc32(data))
+
+
+def _apply(before: Snapshot, version: int, actions: Iterable[Json], where: str, commit: int | None = None) -> Snapshot:
+    """The version after another one, by these actions; `commit`: the CRC-32 of its commit."""
     removed: list[Json] = []
     added: list[Json] = []
-    txns = snapshot.txns
-    metadata = snapshot.metadata
-    protocol = snapshot.protocol
-    domains = snapshot.domains
-    for action in known_actions_of(data, where):
+    txns = dict(before.txns)
+    metadata = before.metadata
+    protocol = before.protocol
+    domains = before.domains
+    for action in actions:
         if (removal := action.get("remove")) is not None:
             removed.append(removal)
         if (addition := action.get("add")) is not None:
             added.append(addition)
         if (txn := action.get("txn")) is not None:
-            txns = {**txns, str(txn["appId"]): int(txn["version"])}
+            txns[str(txn["appId"])] = int(txn["version"])
         if (domain := action.get("domainMetadata")) is not None:
             domains = _apply_domain(domains, domain)
         metadata = action.get("metaData") or metadata
         protocol = action.get("protocol") or protocol
-    live = snapshot.files
+    live = before.files
     if removed or added:
         live = _apply_actions(live, removed, added, where)
-    return Snapshot(snapshot.version + 1, live, txns, metadata, protocol, zlib.crc32(data), domains)
+    return Snapshot(version, live, txns, metadata, protocol, commit, domains)
 
 
 def _apply_domain(domains: Mapping[str, str], action: Json) -> Mapping[str, str]:
@@ -323,25 +332,11 @@ def _checkpoints(files: TableFiles, *, by_hint: bool) -> Iterator[tuple[int, lis
 
 
 def _of_checkpoint(version: int, actions: Iterable[Json], where: str) -> Snapshot:
-    live: dict[str, LiveFile] = {}
-    txns: dict[str, int] = {}
-    metadata: Json = {}
-    protocol: Json = {}
-    domains: Mapping[str, str] = {}
-    for action in actions:
-        if (add := action.get("add")) is not None:
-            path = path_of(add["path"], where)
-            live[path] = LiveFile(path, add)
-        elif (txn := action.get("txn")) is not None:
-            txns[str(txn["appId"])] = int(txn["version"])
-        elif (domain := action.get("domainMetadata")) is not None:
-            domains = _apply_domain(domains, domain)
-        metadata = action.get("metaData") or metadata
-        protocol = action.get("protocol") or protocol
-    if not metadata or not protocol:
+    snapshot = _apply(Snapshot(), version, actions, where)
+    if not snapshot.metadata or not snapshot.protocol:
         raise LakeError(
             f"the checkpoint of version {version} has no metadata or protocol",
             where=where,
             fix="remove the file if the commits before it are all there, or restore it from a backup",
         )
-    return Snapshot(version, MappingProxyType(live), txns, metadata, protocol, domains=domains)
+    return snapshot

@@ -11,8 +11,9 @@ import datetime as dt
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,21 @@ _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  # printed with or without its 
 
 Ends = tuple[Any, Any]
 """The lowest and the highest value as JSON has them; None: not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a file's statistics say of a column; None: nothing."""
+
+    lowest: Any
+    highest: Any
+    nulls: int | None
+
+    @classmethod
+    def of(cls, statistics: str | None, column: str) -> Self:
+        """`column`: its physical name."""
+        fields = load_json(statistics)
+        return cls(*((fields.get(kind) or {}).get(column) for kind in ("minValues", "maxValues", "nullCount")))
 
 
 class FileStatistics:

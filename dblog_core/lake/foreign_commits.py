@@ -26,7 +26,7 @@ import orjson
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.snapshot import Snapshot
-from dblog_core.delta_writer.statistics import load_json
+from dblog_core.delta_writer.statistics import Stated, count_rows
 from dblog_core.errors import LakeError
 from dblog_core.lake import table_commits
 from dblog_core.lake.lake_status import TableStatus
@@ -204,20 +204,17 @@ class _Commit:
 
 def _is_append(add: Mapping[str, Any], offset: str, merged: int) -> bool:
     """Whether all rows of a file are foreign ones: without an offset, or with one beyond ours."""
-    statistics = load_json(add.get("stats"))
-    rows = statistics.get("numRecords")
+    rows = count_rows(add.get("stats"))
+    stated = Stated.of(add.get("stats"), offset)
     if add.get("deletionVector") is not None or rows is None:
         return False
-    lowest = statistics.get("minValues", {}).get(offset)
-    without = statistics.get("nullCount", {}).get(offset)
-    return without == rows if lowest is None else bool(lowest > merged)
+    return stated.nulls == rows if stated.lowest is None else bool(stated.lowest > merged)
 
 
 def _holds_offsets_upto(add: Mapping[str, Any], offset: str, merged: int) -> bool:
     """Whether each row of a file has an offset, none beyond ours. Then a merge disowns no row of it."""
-    statistics = load_json(add.get("stats"))
-    highest = statistics.get("maxValues", {}).get(offset)
-    return highest is not None and statistics.get("nullCount", {}).get(offset) == 0 and bool(highest <= merged)
+    stated = Stated.of(add.get("stats"), offset)
+    return stated.highest is not None and stated.nulls == 0 and bool(stated.highest <= merged)
 
 
 def _read_version(table: Location, number: int) -> Snapshot | None:

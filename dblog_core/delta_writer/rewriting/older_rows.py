@@ -13,7 +13,6 @@ from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Hits
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import row_stretches
 
 
@@ -54,13 +53,10 @@ def find_older(table: OpenTable, shape: Shape, below: int) -> GoneRows:
 
 def _with_older(table: OpenTable, live: LiveFile, shape: Shape, below: int) -> RowSet | None:
     """The file's dead rows with those whose order is below a number; None where that is none more."""
-    statistics = load_json(live.add.get("stats"))
-    column = shape[table.order].physical
-    lowest = statistics.get("minValues", {}).get(column)
-    highest = statistics.get("maxValues", {}).get(column)
-    if lowest is not None and lowest >= below:
+    stated = live.stated(shape[table.order].physical)
+    if stated.lowest is not None and stated.lowest >= below:
         return None
-    if highest is not None and highest < below and statistics.get("nullCount", {}).get(column) == 0 and live.rows:
+    if stated.highest is not None and stated.highest < below and stated.nulls == 0 and live.rows:
         return RowSet.of_first(live.rows)
     dead = grown = table.dead_rows(live)
     for first, rows in row_stretches(table.files, live, shape, [table.order]):

@@ -30,7 +30,7 @@ from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.table_log import ATTEMPTS
-from dblog_core.delta_writer.vectors import tag_replaced, unique_id, vector_file
+from dblog_core.delta_writer.vectors import tag_replaced, unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.rows.chunked_columns import take_rows
@@ -320,7 +320,7 @@ def _commit(table: OpenTable, rewritten: Rewritten, died: Died) -> bool:
     actions: list[Json] = [removal(live, now_ms=now, data_change=False) for live in before]
     # A file whose rows have all died is not added.
     added = [new for new in _dead_by_file(rewritten.files, died) if len(new[1]) < new[0].count]
-    vectors = _write_vectors(table, added)
+    vectors = table.store_vectors({file.name: dead for file, dead, _ in added if len(dead)})
     for file, dead, replaced in added:
         addition = file.addition(now_ms=now, data_change=False)
         if len(dead):
@@ -347,16 +347,6 @@ def _dead_by_file(files: Sequence[StoredFile], died: Died) -> Iterator[tuple[Sto
         in_file = died.within(first, file.count)
         yield file, RowSet().with_rows(in_file.rows), len(in_file.replaced)
         first += file.count
-
-
-def _write_vectors(table: OpenTable, files: Sequence[tuple[StoredFile, RowSet, int]]) -> dict[str, Json]:
-    """The vectors' descriptors by the name of the data file, of those that have dead rows."""
-    marked = [(file.name, dead) for file, dead, _ in files if len(dead)]
-    if not marked:
-        return {}
-    vectors = vector_file([dead for _, dead in marked], table.new_id())
-    table.files.create_new(vectors.name, vectors.data)
-    return {name: descriptor for (name, _), descriptor in zip(marked, vectors.descriptors, strict=True)}
 
 
 def concatenate(parts: Sequence[Rows]) -> Rows:

@@ -20,7 +20,7 @@ from dblog_core.delta_writer.rewriting.rewrite import Source
 from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.statistics import loosen_bounds
 from dblog_core.delta_writer.stored_rows import stored_count
-from dblog_core.delta_writer.vectors import tag_replaced, unique_id, vector_file
+from dblog_core.delta_writer.vectors import tag_replaced, unique_id
 from dblog_core.interfaces import Json
 
 
@@ -119,11 +119,9 @@ def take_old_rows(table: OpenTable, old_rows: Collection[OldRows], copies: Copie
         files = copy_files(table, [Source(old.file, old.dead) for old in left], copies)
         table.rewritten_bytes += sum(file.size for file in files)
         return OldFiles(touched, copies=files, tagged=tagged)
-    vectors = vector_file([old.dead for old in left], table.new_id())
-    table.files.create_new(vectors.name, vectors.data)
-    table.rewritten_bytes += len(vectors.data)
-    by_path = dict(zip([old.file.path for old in left], vectors.descriptors, strict=True))
-    return OldFiles(touched, by_path, tagged=tagged)
+    vectors = table.store_vectors({old.file.path: old.dead for old in left})
+    table.rewritten_bytes += sum(int(vector["sizeInBytes"]) for vector in vectors.values())
+    return OldFiles(touched, vectors, tagged=tagged)
 
 
 def _touch(table: OpenTable, old: OldRows) -> TouchedFile:

@@ -15,7 +15,6 @@ from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.delta_writer.rewriting.older_rows import GoneRows
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import row_stretches, stored_count
 from dblog_core.rows.disk_spool import SpooledTables, spooled_array
 
@@ -61,7 +60,7 @@ def find_unseen(
 
 def _is_newer(table: OpenTable, live: LiveFile, shape: Shape, upto: int) -> bool:
     """Whether all rows of a file are newer, by its statistics."""
-    lowest = load_json(live.add.get("stats")).get("minValues", {}).get(shape[table.order].physical)
+    lowest = live.stated(shape[table.order].physical).lowest
     return lowest is not None and lowest > upto
 
 

@@ -25,23 +25,13 @@ from dblog_core.delta_writer.rewriting.change_files import AFTER, BEFORE, Change
 from dblog_core.delta_writer.rewriting.rewrite import plan_rewrite, sources_of
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.snapshot import LiveFile
-from dblog_core.delta_writer.statistics import load_json
+from dblog_core.delta_writer.statistics import Stated
 from dblog_core.delta_writer.stored_rows import row_stretches
 from dblog_core.delta_writer.table_log import ATTEMPTS
 from dblog_core.delta_writer.vectors import unique_id
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.rows.variant_encoding import VARIANT, encode_texts
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What a file's statistics say of the order column; None: nothing."""
-
-    lowest: int | None
-    highest: int | None
-    nulls: int | None
-
 
 Values: TypeAlias = "pa.Scalar | Callable[[pa.Table], pa.ChunkedArray]"
 """What rows get in a column: one value, or what a stretch of rows gets."""
@@ -50,12 +40,12 @@ Values: TypeAlias = "pa.Scalar | Callable[[pa.Table], pa.ChunkedArray]"
 @dataclass(frozen=True, slots=True)
 class RowUpdate:
     """`values`: by column, what its rows get; `chooses`: of a stretch of rows, with their columns `reads`, which ones
-    these are; `may_choose`: whether a file may have one."""
+    these are; `may_choose`: whether a file may have one, by what its statistics say of the order column."""
 
     values: Mapping[str, Values]
     reads: Sequence[str]
     chooses: Callable[[pa.Table], pa.ChunkedArray]
-    may_choose: Callable[[Orders], bool] = lambda orders: True
+    may_choose: Callable[[Stated], bool] = lambda orders: True
 
 
 def update_older(order: str, below: int, values: Mapping[str, pa.Scalar]) -> RowUpdate:
@@ -175,7 +165,7 @@ def _update_file(
     # A VACUUM of somebody else may have taken a file that no version names yet.
     if earlier is not None and all(map(table.files.exists, _names(earlier))):
         return earlier
-    if not update.may_choose(_stated_orders(live, shape[table.order].physical)):
+    if not update.may_choose(live.stated(shape[table.order].physical)):
         return None
     if not (count := _count_chosen(table, live, shape, update)):
         return None
@@ -218,12 +208,6 @@ def _change(rows: pa.Table, shape: Shape, update: RowUpdate) -> pa.Table:
         column = pc.if_else(chosen, new, rows[name])
         changed = changed.set_column(changed.column_names.index(name), name, column)
     return changed
-
-
-def _stated_orders(live: LiveFile, column: str) -> Orders:
-    statistics = load_json(live.add.get("stats"))
-    ends = (statistics.get(kind, {}).get(column) for kind in ("minValues", "maxValues", "nullCount"))
-    return Orders(*ends)
 
 
 def _count_chosen(table: OpenTable, live: LiveFile, shape: Shape, update: RowUpdate) -> int:

@@ -24,7 +24,6 @@ from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
-from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.delta_writer.table_log import TableLog
 from dblog_core.delta_writer.upserting.upsert import upsert
@@ -321,7 +320,7 @@ def has_rows_upto(table: OpenTable, offset: int) -> bool:
     """Whether a file of the table may have rows up to this offset, by its statistics."""
     column = table.refresh()[OFFSET].physical
     for live in table.snapshot.files.values():
-        lowest = load_json(live.add.get("stats")).get("minValues", {}).get(column)
+        lowest = live.stated(column).lowest
         if lowest is None or lowest <= offset:
             return True
     return False

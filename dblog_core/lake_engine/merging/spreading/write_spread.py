@@ -23,7 +23,6 @@ from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.shape import Shape
-from dblog_core.delta_writer.statistics import load_json
 from dblog_core.delta_writer.upserting.upsert_apart import commit_planned
 from dblog_core.errors import DblogError
 from dblog_core.lake.carrier_choice import Means
@@ -222,10 +221,8 @@ def _files_to_scan(table: OpenTable, shape: Shape, ends: tuple[int, int] | None)
     column = shape[table.keys[0]].physical
     chosen = []
     for path, file in live.items():
-        stated = load_json(file.add.get("stats"))
-        lowest = stated.get("minValues", {}).get(column)
-        highest = stated.get("maxValues", {}).get(column)
-        is_stated = isinstance(lowest, int) and isinstance(highest, int)
-        if not is_stated or (highest >= ends[0] and lowest <= ends[1]):
+        stated = file.stated(column)
+        is_stated = isinstance(stated.lowest, int) and isinstance(stated.highest, int)
+        if not is_stated or (stated.highest >= ends[0] and stated.lowest <= ends[1]):
             chosen.append(path)
     return chosen
