@@ -17,14 +17,13 @@ import psutil
 
 from dblog_core.config import loader
 from dblog_core.config.secret_settings import READER, given_to
-from dblog_core.config.settings import Config, S3Config
+from dblog_core.config.settings import Config
 from dblog_core.errors import DblogError
 from dblog_core.lake.spark_submit import (
     CONFIG_VARIABLE,
     PARENT_VARIABLE,
     STOP_FILE_VARIABLE,
 )
-from spark_jobs.session import open_session, reach_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,11 +57,11 @@ def load_config(options: argparse.Namespace, needs: Collection[str] = READER) ->
 
 
 @contextmanager
-def session(name: str, stop: threading.Event, *, s3: S3Config | None = None) -> Iterator[SparkSession]:
-    """The Spark session of this process, until the end of the block. `s3`: how it reaches paths on an object store."""
-    spark = open_session(name=name)
-    if s3 is not None:
-        reach_s3(spark, s3)
+def session(name: str, stop: threading.Event) -> Iterator[SparkSession]:
+    """The Spark session of this process, which spark-submit has set up, until the end of the block."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName(name).getOrCreate()
     if threading.current_thread() is threading.main_thread():  # elsewhere Spark sets none
         stop_on_signals(stop)  # again: Spark has set its own handlers
     try:

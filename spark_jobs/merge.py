@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
 def _start_spark(config: Config, stop: threading.Event, lake: Lake, stack: ExitStack) -> Lake:
     """The lake with what Spark gives it: executors for large shares, and properties of new tables. Spark ends with
     `stack`."""
-    spark = stack.enter_context(entry_point.session(f"dblog merge {config.source.name}", stop, s3=config.s3))
+    spark = stack.enter_context(entry_point.session(f"dblog merge {config.source.name}", stop))
     settings = dict(spark.sparkContext.getConf().getAll())
     return replace(lake, spread=_spread(config, spark, settings), spark_settings=settings)
 

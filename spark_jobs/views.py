@@ -11,7 +11,6 @@ from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts
 from dblog_core.lake.cuts import At, Cut
 from dblog_core.lake.lake_status import history_location, lake_at, table_location
-from dblog_core.lake.spark_submit import TIME_TRAVEL
 from dblog_core.lake_engine.tables.column_types import (
     COMMIT_TIME,
     MOVED_FROM,
@@ -23,6 +22,10 @@ from dblog_core.lake_engine.tables.column_types import (
 from dblog_core.model.events import DELETE, TRUNCATE
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
+
+_TIME_TRAVEL = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Whether Delta refuses a version that was committed longer ago than VACUUM leaves files, although all are there: a cut
+names the newest version of a table, however old it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class LakeAtCut:
                 fix="take a cut of after its dump (`dblog status`), or pass accept_incomplete=True for the rows it has",
             )
         path = table_location(self.lake, TableName.parse(name))
-        self.spark.conf.set(TIME_TRAVEL, "false")  # `at_cut` has seen that its files are there
+        self.spark.conf.set(_TIME_TRAVEL, "false")  # `at_cut` has seen that its files are there
         return self.spark.read.format("delta").option("versionAsOf", version).load(str(path))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import own_directory
 from dblog_core.lake.spark_jars import fetch_delta_jars, fetch_s3_jars
-from dblog_core.lake.spark_submit import spark_conf
+from dblog_core.lake.spark_submit import COMMIT_MARK, spark_conf
 from dblog_core.lake_engine.lake_job import Caller, build_lake
 from dblog_core.lake_engine.merge_job import Job
 from dblog_core.lake_engine.merge_rounds import Merger
@@ -24,7 +24,6 @@ from dblog_core.lake_engine.merging.lock import lake_lock
 from dblog_core.lake_engine.merging.merge_records import Records
 from dblog_core.lake_engine.merging.withheld_keys import StoredDumps, Withheld
 from dblog_core.wiring import open_staging, open_state
-from spark_jobs.session import open_session
 
 _SMALL_QUERIES = (
     "-XX:TieredStopAtLevel=1",
@@ -48,6 +47,21 @@ def _measures(config: pytest.Config) -> bool:
     return all("benchmarks" in argument for argument in config.args)
 
 
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.commitInfo.userMetadata": COMMIT_MARK,
+    "spark.databricks.delta.snapshotPartitions": "2",  # 50 small tasks for every snapshot otherwise
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
+    "spark.databricks.delta.merge.materializeSource": "none",  # the source is cached, and its files never change
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.variable.substitute": "false",  # a ${env:…} in the name of a column is no variable
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # listing staged files needs no job
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # staged dates are of the proleptic calendar
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What a session needs that reads and writes Delta tables; its commits carry our mark."""
 _SMALL_TABLES = {
     "spark.sql.adaptive.enabled": "false",  # it plans each stage anew
     "spark.sql.shuffle.partitions": "2",
@@ -64,6 +78,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     os.environ["SPARK_CONF_DIR"] = str(Path(spark_conf.__code__.co_filename).parent / "spark_conf")
     conf = {
         **spark_conf(),
+        **_DELTA,
         **({} if _measures(request.config) else _SMALL_TABLES),
         "spark.master": "local[2]",
         "spark.driver.memory": "1g",
@@ -72,7 +87,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
     }
     if any("bucket" in getattr(item, "fixturenames", ()) for item in request.session.items):  # 659 MB, where asked for
         conf["spark.driver.extraClassPath"] = ":".join(str(jar) for jar in fetch_s3_jars())
-    session = open_session(conf, name="dblog tests")
+    builder = SparkSession.builder.appName("dblog tests")
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
     yield session
     session.stop()
 

@@ -147,7 +147,6 @@ class MergeOperator(SparkSubmitOperator):
         command = job_command("merge", config, config_path=self.config_file, arguments=arguments, secrets=secrets)
         self.application = command.application
         self.application_args = list(command.application_args)
-        self.jars = ",".join(command.jars)
         self.conf = dict(command.conf)
         self.name = f"dblog merge {config.source.name}"
         self._driver_memory = command.driver_memory

@@ -27,7 +27,6 @@ _PATHS = {
     "state": ("tls_ca", "tls_cert", "tls_key"),
     "staging": ("path",),
     "lake": ("path",),
-    "spark": ("jars",),
     "s3": ("tls_ca",),
     "signals": ("file",),
     "signals.http": ("tls_cert", "tls_key", "tls_client_ca"),

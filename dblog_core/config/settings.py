@@ -131,7 +131,6 @@ class SparkConfig(Section):
     driver_memory: str = Field(
         default="1g", pattern=r"^\d+[kmgtKMGT]?$", description="memory of the driver, such as 1g"
     )
-    jars: str = Field(default="", description="directory of the Delta jars; default: where `make setup` puts them")
     conf: dict[str, str] = Field(default={}, description="more Spark settings, each value in quotes")
 
 

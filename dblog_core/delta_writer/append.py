@@ -87,7 +87,7 @@ class AppendedTable(TableLog):
                 files = self._write(parts, done)
             if self._commit(files, app, number):
                 return Appended(self.snapshot.version, sum(file.count for file in files))
-        raise self.overtaken()
+        raise self.overtaken_error()
 
     def _write(self, parts: Iterable[pa.Table], done: int) -> list[StoredFile]:
         """A file for the rows of each part, and of each partition, that are beyond `done`."""

@@ -241,7 +241,7 @@ class OpenTable(TableLog):
 
 def _stated_ends(live: LiveFile, column: str) -> Between | None:
     """The ends of a file's column by its statistics; None where they do not say."""
-    stated = live.stated(column)
+    stated = live.stated_values(column)
     is_known = isinstance(stated.lowest, int) and isinstance(stated.highest, int)
     return (stated.lowest, stated.highest) if is_known else None
 

@@ -75,7 +75,7 @@ class LiveFile:
         """Its rows, the dead ones too; None where its statistics do not tell."""
         return count_rows(self.add.get("stats"))
 
-    def stated(self, column: str) -> Stated:
+    def stated_values(self, column: str) -> Stated:
         """What its statistics say of a column, by its physical name."""
         return Stated.of(self.add.get("stats"), column)
 

@@ -96,7 +96,7 @@ class TableLog:
         self._committed(self)
         return True
 
-    def overtaken(self, times: int = ATTEMPTS) -> Overtaken:
+    def overtaken_error(self, times: int = ATTEMPTS) -> Overtaken:
         """The error of a commit that others were faster than so many times."""
         return Overtaken(
             f"others have committed {times} times while one commit was made",

@@ -27,8 +27,8 @@ import orjson
 from pydantic import SecretStr
 
 from dblog_core.config.secret_settings import READER, SECRET_NAME, SOURCE, NotGiven, given_to, secrets_of
-from dblog_core.config.settings import Config, uses_s3
-from dblog_core.errors import DblogError, LakeError
+from dblog_core.config.settings import Config
+from dblog_core.errors import LakeError
 from dblog_core.interfaces import Problem
 from dblog_core.model import sizes
 from dblog_core.model.install_hints import with_extra
@@ -36,24 +36,8 @@ from dblog_core.model.install_hints import with_extra
 COMMIT_MARK = "dblog"
 """What the commits of our jobs carry in Delta's log, so that others' commits differ from them."""
 
-TIME_TRAVEL = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-"""Whether Delta refuses a version that was committed longer ago than VACUUM leaves files, although all are there: a cut
-names the newest version of a table, however old it is."""
-
 SETTINGS: Mapping[str, str] = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.commitInfo.userMetadata": COMMIT_MARK,
-    "spark.databricks.delta.snapshotPartitions": "2",  # 50 small tasks for every snapshot otherwise
-    TIME_TRAVEL: "false",
-    "spark.databricks.delta.merge.materializeSource": "none",  # the source is cached, and its files never change
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.variable.substitute": "false",  # a ${env:…} in the name of a column is no variable
-    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",  # listing staged files needs no job
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # staged dates are of the proleptic calendar
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -86,7 +70,6 @@ class SparkCommand:
     argv: tuple[str, ...]
     env: dict[str, str]
     conf: dict[str, str]
-    jars: tuple[str, ...]
     application: str
     application_args: tuple[str, ...]
     driver_memory: str
@@ -103,7 +86,7 @@ def spark_conf(config: Config | None = None) -> dict[str, str]:
     )
     # What a user sets for the executors would be the driver's Python too.
     driver = {"spark.pyspark.driver.python": sys.executable} if "spark.pyspark.python" in extra else {}
-    ours = {**_collector(config), **_s3_class_path(config)} if config else {}
+    ours = _collector(config) if config else {}
     return {**SETTINGS, **local, **driver, **ours, **extra}
 
 
@@ -119,43 +102,6 @@ def _collector(config: Config) -> dict[str, str]:
     return {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
 
 
-def _s3_class_path(config: Config) -> dict[str, str]:
-    """A single process takes the large jars from where they lie: --jars would copy them at every start."""
-    if uses_s3(config) and config.spark.master.startswith("local"):
-        return {"spark.driver.extraClassPath": ":".join(str(jar) for jar in s3_jars(config))}
-    return {}
-
-
-def delta_jars(config: Config) -> list[Path]:
-    """The jars of Delta: from the configuration's directory, or fetched. Raises LakeError where they are missing."""
-    if not config.spark.jars:
-        from dblog_core.lake.spark_jars import fetch_delta_jars
-
-        return fetch_delta_jars()
-    return _jars_in_directory(config, "delta-spark", "delta-storage")
-
-
-def s3_jars(config: Config) -> list[Path]:
-    """The jars for s3:// paths: from the configuration's directory, or fetched. Raises LakeError where they are
-    missing."""
-    if not config.spark.jars:
-        from dblog_core.lake.spark_jars import fetch_s3_jars
-
-        return fetch_s3_jars()
-    return _jars_in_directory(config, "hadoop-aws", "analyticsaccelerator-s3", "bundle")
-
-
-def _jars_in_directory(config: Config, *names: str) -> list[Path]:
-    jars = [jar for name in names for jar in sorted(Path(config.spark.jars).glob(f"{name}[-_]*.jar"))]
-    if len(jars) < len(names):
-        raise LakeError(
-            f"the jars {' and '.join(names)} are not there",
-            where=config.spark.jars,
-            fix="put them there; without [spark] jars they are fetched",
-        )
-    return jars
-
-
 def job_command(
     job: str,
     config: Config,
@@ -169,13 +115,11 @@ def job_command(
     config_option = ["--config", str(Path(config_path).absolute())] if config_path is not None else []
     arguments = [*config_option, *arguments]
     conf = _open_conf(config)
-    jars = tuple(str(j) for j in _jars_to_ship(config))
     application = _application(job)
     return SparkCommand(
-        argv=(_spark_submit(), *_options(job, config, conf, jars, secrets), application, *arguments),
+        argv=(_spark_submit(), *_options(job, config, conf, secrets), application, *arguments),
         env=environment(config.spark.master),
         conf=conf,
-        jars=jars,
         application=application,
         application_args=tuple(arguments),
         driver_memory=config.spark.driver_memory,
@@ -183,11 +127,9 @@ def job_command(
     )
 
 
-def _options(
-    job: str, config: Config, conf: Mapping[str, str], jars: Sequence[str], secrets: Path | str | None
-) -> list[str]:
+def _options(job: str, config: Config, conf: Mapping[str, str], secrets: Path | str | None) -> list[str]:
     options = ["--master", config.spark.master, "--driver-memory", config.spark.driver_memory]
-    options += ["--name", f"dblog {job} {config.source.name}", "--jars", ",".join(jars)]
+    options += ["--name", f"dblog {job} {config.source.name}"]
     options += ["--properties-file", str(secrets)] if secrets else []
     for key, value in conf.items():
         options += ["--conf", f"{key}={value}"]
@@ -217,12 +159,6 @@ def secret_settings(config: Config) -> Iterator[Path | None]:
 def _escape_property(text: str) -> str:
     """For a file of Java's properties."""
     return "".join(_PROPERTIES.get(char, char) for char in text)
-
-
-def _jars_to_ship(config: Config) -> list[Path]:
-    """What goes to the executors too."""
-    is_local = config.spark.master.startswith("local")
-    return [*delta_jars(config), *(s3_jars(config) if uses_s3(config) and not is_local else [])]
 
 
 def _application(job: str) -> str:
@@ -403,16 +339,9 @@ def _read(lines: IO[str], on_line: Callable[[str], None], on_result: Callable[[s
                 on_line(text)
 
 
-def check(config: Config) -> Iterator[Problem]:
+def check() -> Iterator[Problem]:
     """What stands in the way of a merge, and of what else is Spark's."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         yield Problem("no Java is in the PATH", "install Java 17 (openjdk-17-jre-headless)")
-    for module in ("pyspark", "delta"):
-        if importlib.util.find_spec(module) is None:
-            yield Problem(f"the Python package {module} is missing", with_extra("spark"))
-            return
-    try:
-        _jars_to_ship(config)
-        spark_conf(config)
-    except DblogError as error:
-        yield Problem(error.message, error.fix)
+    if importlib.util.find_spec("pyspark") is None:
+        yield Problem("the Python package pyspark is missing", with_extra("spark"))

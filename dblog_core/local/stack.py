@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 from dblog_core.errors import LocalError
-from dblog_core.lake import spark_jars
 from dblog_core.local.demo import shop
 from dblog_core.local.servers import airflow_settings, data_root
 from dblog_core.local.servers.airflow import AirflowServer
@@ -61,7 +60,6 @@ class Stack:
 
     def up(self) -> None:
         """Starts what does not run, all at the same time."""
-        spark_jars.fetch_delta_jars()  # what the merge needs is not to be fetched inside a task
         self.configs.mkdir(mode=0o700, exist_ok=True)
         steps = [*(partial(self._start_shop, d) for d in self.databases), partial(self._start, self.zookeeper)]
         steps.append(partial(self._start, self.airflow))

@@ -305,5 +305,5 @@ def _is_relay_at_work(config: Config, name: str) -> bool:
 def _spark(config: Config) -> Iterator[Problem]:
     from dblog_core.lake import spark_submit
 
-    for problem in spark_submit.check(config):
+    for problem in spark_submit.check():
         yield replace(problem, fatal=False)  # it hinders merges, and no capture

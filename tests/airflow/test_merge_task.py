@@ -211,7 +211,7 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
     for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
         (tmp_path / f"{name}.jar").touch()
     more = "".join(f'"{name}" = "{value}"\n' for name, value in OF_SPARK.items())
-    text = FIELDS.format(*SECRETS).replace("[spark.conf]", f'[spark]\njars = "{tmp_path}"\n[spark.conf]\n{more}')
+    text = FIELDS.format(*SECRETS).replace("[spark.conf]", f"[spark.conf]\n{more}")
     if connection:
         text = text.replace(f'password = "{SECRETS[0]}"', 'airflow_connection = "not_asked_for"')
     (tmp_path / "shop.toml").write_text(text)

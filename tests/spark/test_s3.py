@@ -20,10 +20,10 @@ from dblog_core.maintenance import schedule
 from dblog_core.maintenance.maintain_result import MaintainResult
 from dblog_core.model.schema import TableName
 from dblog_core.wiring import open_lake
-from spark_jobs.session import reach_s3
 from tests.fix_s3 import Bucket
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
+from tests.hadoop_s3 import reach_s3
 from tests.integration import cli_world
 from tests.integration.cli_world import Commands
 
@@ -116,19 +116,8 @@ def test_rows_reach_a_lake_on_an_object_store(
 
 
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
-def test_a_job_gets_jars_and_settings_and_no_secret_in_an_argument(config: Config, tmp_path: Path) -> None:
-    """On this machine Spark reads the large jars where they lie; a cluster's executors get them from the driver."""
-    local_command = job_command("merge", config, config_path=tmp_path / "source.toml")
-    names = [Path(jar).name.rpartition("-")[0] for jar in local_command.conf["spark.driver.extraClassPath"].split(":")]
-    assert names == ["hadoop-aws", "analyticsaccelerator-s3", "bundle"] and len(local_command.jars) == 2
-    cluster = config.model_copy(update={"spark": config.spark.model_copy(update={"master": "spark://m:7077"})})
-    cluster_command = job_command("merge", cluster, config_path=tmp_path / "source.toml")
-    assert len(cluster_command.jars) == 5 and "spark.driver.extraClassPath" not in cluster_command.conf
+def test_a_job_has_no_secret_in_an_argument(config: Config, tmp_path: Path) -> None:
+    command = job_command("merge", config, config_path=tmp_path / "source.toml")
     secret = config.s3.secret_key.get_secret_value()
-    assert not [
-        part
-        for command in (local_command, cluster_command)
-        for part in (*command.argv, *command.env.values())
-        if secret in part
-    ]
+    assert not [part for part in (*command.argv, *command.env.values()) if secret in part]
     assert Config.model_validate_json(config_json(config)) == config

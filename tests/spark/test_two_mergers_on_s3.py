@@ -18,8 +18,8 @@ from dblog_core.lake.lake_status import lake_at
 from dblog_core.lake_engine.tables import log
 from dblog_core.model.schema import TableSchema
 from dblog_core.staging import Staging
-from spark_jobs.session import reach_s3
 from tests.fix_s3 import Bucket
+from tests.hadoop_s3 import reach_s3
 from tests.s3_proxy import Answer, S3Proxy
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table

@@ -77,7 +77,7 @@ class AlteredTable(TableLog):
             self._check_clustering(after)
             if self._commit(before, after):
                 return True
-        raise self.overtaken()
+        raise self.overtaken_error()
 
     def _check_clustering(self, after: TableForm) -> None:
         left = {_physical_name(field) for field in _fields(after.metadata)}

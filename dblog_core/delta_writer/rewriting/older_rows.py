@@ -53,7 +53,7 @@ def find_older(table: OpenTable, shape: Shape, below: int) -> GoneRows:
 
 def _with_older(table: OpenTable, live: LiveFile, shape: Shape, below: int) -> RowSet | None:
     """The file's dead rows with those whose order is below a number; None where that is none more."""
-    stated = live.stated(shape[table.order].physical)
+    stated = live.stated_values(shape[table.order].physical)
     if stated.lowest is not None and stated.lowest >= below:
         return None
     if stated.highest is not None and stated.highest < below and stated.nulls == 0 and live.rows:

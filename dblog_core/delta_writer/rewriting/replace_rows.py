@@ -70,7 +70,7 @@ def replace_rows(table: OpenTable, replacement: Replacement, app: str, number: i
             files = _write(table, replacement.rows(shape), shape, after)
         if (done := _commit(table, after, files, app, number)) is not None:
             return done
-    raise table.overtaken()
+    raise table.overtaken_error()
 
 
 def _replaced(table: OpenTable, replacement: Replacement) -> Snapshot:

@@ -60,7 +60,7 @@ def find_unseen(
 
 def _is_newer(table: OpenTable, live: LiveFile, shape: Shape, upto: int) -> bool:
     """Whether all rows of a file are newer, by its statistics."""
-    lowest = live.stated(shape[table.order].physical).lowest
+    lowest = live.stated_values(shape[table.order].physical).lowest
     return lowest is not None and lowest > upto
 
 

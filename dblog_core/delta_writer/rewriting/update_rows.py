@@ -145,7 +145,7 @@ def update_rows(table: OpenTable, update: RowUpdate, app: str | None = None, num
             return Upserted(table.snapshot.version, already=True)
         if (done := _commit(table, replaced, app, number)) is not None:
             return done
-    raise table.overtaken()
+    raise table.overtaken_error()
 
 
 def _update_files(
@@ -165,7 +165,7 @@ def _update_file(
     # A VACUUM of somebody else may have taken a file that no version names yet.
     if earlier is not None and all(map(table.files.exists, _names(earlier))):
         return earlier
-    if not update.may_choose(live.stated(shape[table.order].physical)):
+    if not update.may_choose(live.stated_values(shape[table.order].physical)):
         return None
     if not (count := _count_chosen(table, live, shape, update)):
         return None

@@ -30,4 +30,4 @@ def remove_older(table: OpenTable, below: int, app: str, number: int) -> Upserte
             return None
         if (done := commit_deletes(table, older, app, number)) is not None:
             return done
-    raise table.overtaken()
+    raise table.overtaken_error()

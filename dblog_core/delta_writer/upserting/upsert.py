@@ -184,7 +184,7 @@ def upsert(
             withhold(np.concatenate(draft.unknown))
         if commit_draft(table, draft, app, number):
             return draft.counts
-    raise table.overtaken(attempts)
+    raise table.overtaken_error(attempts)
 
 
 def plan_parts(

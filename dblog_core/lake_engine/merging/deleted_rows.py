@@ -79,7 +79,7 @@ def remove_ghosts(
                 _append_to_history(history, ghosts.keys, mark)
             if (done := commit_deletes(table, ghosts.gone, f"{app}:gone", mark.offset)) is not None:
                 return done
-        raise table.overtaken()
+        raise table.overtaken_error()
 
     lake.check()
     done = lake.commit(commit)

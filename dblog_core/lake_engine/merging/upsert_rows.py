@@ -320,7 +320,7 @@ def has_rows_upto(table: OpenTable, offset: int) -> bool:
     """Whether a file of the table may have rows up to this offset, by its statistics."""
     column = table.refresh()[OFFSET].physical
     for live in table.snapshot.files.values():
-        lowest = live.stated(column).lowest
+        lowest = live.stated_values(column).lowest
         if lowest is None or lowest <= offset:
             return True
     return False

@@ -252,9 +252,6 @@ def test_no_representation_of_a_configuration_shows_a_secret(file: Path) -> None
 def test_a_job_gets_the_secrets_that_it_needs_and_none_as_an_argument(
     file: Path, monkeypatch: pytest.MonkeyPatch, job: str, expected_secrets: set[int]
 ) -> None:
-    for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
-        (file.parent / f"{name}.jar").touch()
-    file.write_text(file.read_text().replace("[spark.conf]", f'[spark]\njars = "{file.parent}"\n[spark.conf]'))
     for number, secret in enumerate(SECRETS):
         monkeypatch.setenv(f"DBLOG_TEST_SECRET_{number}", secret)
     begun: list[tuple[list[str], dict[str, str]]] = []

@@ -108,7 +108,7 @@ def write_spread(
         counts = commit_planned(table, (bucket.keys for bucket in buckets), app, number, below=work.last_truncate)
         if counts is not None:
             return _outcome(counts, buckets, work, set(waiting))
-    raise table.overtaken(_ATTEMPTS)
+    raise table.overtaken_error(_ATTEMPTS)
 
 
 def _outcome(counts: Upserted, buckets: Iterable[PlannedBucket], work: Work, waiting: set[Key]) -> SpreadOutcome:
@@ -221,7 +221,7 @@ def _files_to_scan(table: OpenTable, shape: Shape, ends: tuple[int, int] | None)
     column = shape[table.keys[0]].physical
     chosen = []
     for path, file in live.items():
-        stated = file.stated(column)
+        stated = file.stated_values(column)
         is_stated = isinstance(stated.lowest, int) and isinstance(stated.highest, int)
         if not is_stated or (stated.highest >= ends[0] and stated.lowest <= ends[1]):
             chosen.append(path)

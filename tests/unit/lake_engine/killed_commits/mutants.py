@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 
 from dblog_core.delta_writer import append
 from dblog_core.delta_writer.checkpoints.checkpoint_reader import list_log
-from dblog_core.delta_writer.commit import commit_data
 from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.keys.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
@@ -59,10 +58,12 @@ class Mutant:
 def a_line_of_a_history_has_no_transaction() -> Patch:
     """Who finishes a merge tells its lines again."""
 
-    def without(actions: Iterable[Json]) -> bytes:
-        return commit_data([action for action in actions if "txn" not in action])
+    commit = append.AppendedTable.commit
 
-    return mock.patch.object(append, "commit_data", without)
+    def commit_bare(self: append.AppendedTable, operation: str, metrics: Any, actions: list[Json], **more: Any) -> bool:
+        return commit(self, operation, metrics, [action for action in actions if "txn" not in action], **more)
+
+    return mock.patch.object(append.AppendedTable, "commit", commit_bare)
 
 
 def a_history_does_not_look_what_it_has() -> Patch:

@@ -1,28 +1,13 @@
-"""The one Spark session of a job: set up by spark-submit, or by tests with the same settings
-(`dblog_core.lake.spark_submit`)."""
+"""How a Spark session of tests reaches s3:// paths: a reader of the lake, as users have it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import S3Config
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _ENCRYPTION = {"AES256": "AES256", "aws:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS"}
 """As Hadoop's S3A names what S3 does."""
-
-
-def open_session(conf: Mapping[str, str] | None = None, *, name: str = "dblog") -> SparkSession:
-    """The session of this process. `conf` only where no spark-submit has given the settings."""
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.appName(name)
-    for key, value in (conf or {}).items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
 
 
 def reach_s3(spark: SparkSession, settings: S3Config) -> None:
