@@ -19,8 +19,10 @@ The reference is delta-io/delta's PROTOCOL.md. From the log to a commit:
   order_guard.py  which changes win against the rows that are there
   unchanged_toast.py  values that the log left out, from the table's own rows
   commit.py       one version of the log, created if absent
-  open_table.py   a table's newest version, its vectors and its index; one commit of it
+  table_log.py    a table's newest version, and one commit of it
+  open_table.py   with its vectors and its index
   upsert.py       changes of a table become one commit, exactly once
+  deletes.py      rows that go, whatever their keys are
   append.py       rows appended to a table that nothing is looked up in
   rewriting/      small files joined, mixed ones put in order, dead rows left out, while others change the table
 """

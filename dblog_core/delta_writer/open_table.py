@@ -1,4 +1,4 @@
-"""A table that is open for writing: its newest version, its vectors and the index of its keys, and one commit of it."""
+"""A table that is open for writing: its log, its vectors and the index of its keys."""
 
 from __future__ import annotations
 
@@ -93,13 +93,6 @@ class OpenTable(TableLog):
         self._ends = {path: ends for path, ends in self._ends.items() if path in live}
         return shape
 
-    def index(self, shape: Shape, between: Between | None = None) -> KeyIndex:
-        """The index with every file of the snapshot in it; or with those that may have a key of a range."""
-        try:
-            return self._cover_files(shape, between)
-        except IndexDamaged as error:
-            return self._make_index_anew(shape, error, between)
-
     def take_index(self, index: KeyIndex) -> None:
         """Has an index for the look-ups that come: of the keys alone that this process looks for."""
         self._index = index
@@ -174,9 +167,13 @@ class OpenTable(TableLog):
         """The live rows of these keys (`hits`), and the dead ones that live files still have."""
         between = _ends_of(keys)
         try:
-            places = self.index(shape, between).find(keys, distinct=distinct)
+            places = self._cover_files(shape, between).find(keys, distinct=distinct)
         except IndexDamaged as error:
-            places = self._make_index_anew(shape, error, between).find(keys, distinct=distinct)
+            log.warning("%s: the index of keys is damaged (%s), and made again", self.files, error)
+            kinds = tuple(shape[name].type for name in self.keys)
+            stored_keys = self.stored_keys(shape)
+            self._index = KeyIndex(self.snapshot.table_id, stored_keys, kinds, self._directory, self._index_memory)
+            places = self._cover_files(shape, between).find(keys, distinct=distinct)
         living: list[Hits] = []
         dead: list[Hits] = []
         for path, stretch in places.files:
@@ -192,6 +189,7 @@ class OpenTable(TableLog):
         return living, dead
 
     def _cover_files(self, shape: Shape, between: Between | None) -> KeyIndex:
+        """The index with every file of the snapshot in it; or with those that may have a key of a range."""
         kinds = tuple(shape[name].type for name in self.keys)
         key_columns = self.stored_keys(shape)
         index = self._index
@@ -230,13 +228,6 @@ class OpenTable(TableLog):
             cached = self._ends[file.path] = statistics, _stated_ends(file, column)
         ends = cached[1]
         return ends is None or not (ends[1] < between[0] or ends[0] > between[1])
-
-    def _make_index_anew(self, shape: Shape, error: IndexDamaged, between: Between | None) -> KeyIndex:
-        log.warning("%s: the index of keys is damaged (%s), and made again", self.files, error)
-        kinds = tuple(shape[name].type for name in self.keys)
-        stored_keys = self.stored_keys(shape)
-        self._index = KeyIndex(self.snapshot.table_id, stored_keys, kinds, self._directory, self._index_memory)
-        return self._cover_files(shape, between)
 
 
 def _stated_ends(live: LiveFile, column: str) -> Between | None:

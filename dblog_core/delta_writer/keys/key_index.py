@@ -112,15 +112,16 @@ class KeyIndex:
             builder = RunBuilder()
             for first, arrays in columns:
                 keys, rows = self._entries(first, arrays)
-                self._take_run(builder.add(keys, rows | np.uint64(number) << ROW_BITS))
-            self._take_run(builder.finish())
+                self.add_run(builder.add(keys, rows | np.uint64(number) << ROW_BITS))
+            self.add_run(builder.finish())
         except BaseException:
             # Some rows of the file have no entry: those that exist count for nothing, and the file is read again.
             del self._files[number]
             raise
         self._numbers[path] = number
 
-    def _take_run(self, run: Run | None) -> None:
+    def add_run(self, run: Run | None) -> None:
+        """Takes in a run of entries of files that are known."""
         if run is not None:
             self._runs.append(run)
             self._tidy()
@@ -145,10 +146,6 @@ class KeyIndex:
         if len(rows):
             keys = hash_keys(arrays, self.secret)
             self.add_run(builder.add(keys, rows.astype(np.uint64) | np.uint64(number) << ROW_BITS))
-
-    def add_run(self, run: Run | None) -> None:
-        """Takes in a run of entries that `add_some` has made."""
-        self._take_run(run)
 
     def keep(self, files: dict[str, int]) -> None:
         """Forgets all files but these (sizes by path)."""

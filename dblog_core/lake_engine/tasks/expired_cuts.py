@@ -29,7 +29,7 @@ class Kept:
 
 def drop(path: Location, *, before: float, now: float, check: Callable[[], None] = lambda: None) -> Kept:
     """Removes cuts that no moment since `before` (seconds UTC) is read at: the newest of the older ones stays. Log and
-    files of the table of cuts that no reader needs any more go as well: each merge adds some.
+    files of the table of cuts that no reader needs go as well: each merge adds some.
 
     Raises LakeError.
     """
