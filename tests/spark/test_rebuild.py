@@ -9,10 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from dblog_core.lake import lake_tasks
-from dblog_core.lake.task_results import RebuildResult
 from dblog_core.lake_engine.tables import log
-from tests.spark.asked import ask, ask_well, damage, dies
+from tests.spark.asked import ask, ask_well, damage
 from tests.spark.lakes import TestLake
 from tests.spark.segments import Row, table
 from tests.spark.worlds import SHAPE, Key, Oracle, Source
@@ -21,8 +19,6 @@ pytestmark = pytest.mark.one_of(6)
 
 T = table("t", id=pa.int64(), v=pa.string())
 U = table("u", id=pa.int64(), v=pa.string())
-STEPS = ("recorded", "read shop.t", "rebuilt shop.t", "done", "cut")
-"""Of which a run takes one, by its seed."""
 
 
 def _merge_tables(lake: TestLake) -> list[Row]:
@@ -85,20 +81,6 @@ def test_the_newest_full_dump_is_enough_and_its_ghosts_stay_away(lake: TestLake)
     damage(lake, T).delete("id = 0")
     assert ask_well(lake, "rebuild", {"table": "shop.t"})["from"] == "dump d1"
     assert lake.rows(T) == right
-
-
-def test_a_rebuild_that_died_is_finished_by_the_next_merge(lake: TestLake, soak_seed: int) -> None:
-    step = STEPS[soak_seed % len(STEPS)]
-    right = _merge_tables(lake)
-    damage(lake, T).delete("id = 0")
-    task = dies(lake, "rebuild", {"table": "shop.t"}, step)
-    lake.build.update(U, {"id": 0, "v": "on"})
-    lake.build.seal()
-    lake.merge_well()
-    assert lake.rows(T) == right and lake.rows(U)[0]["v"] == "on"
-    outcome = lake_tasks.read_outcome(lake.location, task, RebuildResult)
-    assert outcome is not None and outcome.error is None
-    assert [cut["cut"] for cut in lake.cuts()] == [1, 2, 3, 4]
 
 
 def test_a_rebuild_of_a_random_history_is_what_merging_gave(lake: TestLake, soak_seed: int) -> None:

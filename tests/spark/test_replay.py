@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
@@ -15,7 +13,6 @@ from dblog_core.lake_engine.tables import log
 from tests.spark.asked import ask, damage, dies, replay
 from tests.spark.lakes import TestLake
 from tests.spark.segments import table
-from tests.spark.worlds import SHAPE, Oracle, Source
 
 pytestmark = pytest.mark.one_of(8)
 
@@ -161,33 +158,3 @@ def test_tables_that_the_lake_has_not_or_that_stopped_are_refused_by_name(lake: 
     outcome = ask(lake, "replay", {"from": {"offset": 1}, "to": {"offset": 9}, "tables": ["shop.t"]})
     assert "is stopped" in (outcome.error or "") and "dblog reset shop.t" in outcome.fix
     assert replay(lake, 1, 9).keys() == {"shop.u"}
-
-
-def test_a_replay_of_any_interval_leaves_a_lake_that_is_right_as_it_is(lake: TestLake, soak_seed: int) -> None:
-    dice = random.Random(soak_seed)
-    source = Source(lake.build, dice, 60)
-    oracle = Oracle()
-    source.add_unseen_rows(0.3)
-    for number in range(4):
-        for world in range(source.worlds):
-            source.change(world)
-        if dice.random() < 0.5:
-            source.dump_chunk()
-        if number == 2:
-            source.truncate()
-        lake.build.seal()
-    for merged in lake.merge_well(max_rows=dice.choice((60, 200))):
-        oracle.read(source.lines, merged.offset)
-    before = lake.rows(SHAPE, provenance=True)
-    for _ in range(2):
-        ends = sorted(dice.choices(range(1, lake.build.offset + 1), k=2))
-        counts = replay(lake, *ends)["shop.worlds"]
-        assert (counts["inserted"], counts["updated"], counts["deleted"]) == (0, 0, 0), (ends, counts)
-        assert lake.rows(SHAPE, provenance=True) == before, ends
-        assert lake.withheld is not None and oracle.waits(set(lake.withheld.keys("shop.worlds", SHAPE))), ends
-    # And one of all of it brings back whatever somebody has done to rows whose values the log has.
-    damage(lake, SHAPE).update(F.col("world") % 3 == 0, {"a": F.lit(77)})
-    damage(lake, SHAPE).delete(F.col("world") % 3 == 1)
-    replay(lake, 1, lake.build.offset)
-    have = {(r["world"], r["k"]): {c: r[c] for c in ("a", "f", "big")} for r in lake.rows(SHAPE)}
-    assert have == oracle.rows
