@@ -8,6 +8,7 @@ old one.
 from __future__ import annotations
 
 import contextlib
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -174,7 +175,7 @@ def at_version(files: TableFiles, version: int, earlier: Snapshot | None = None)
     """That version of the table, from an `earlier` one of it on. Raises LakeError where the log no longer shows it;
     TableRefused where its log has what this package does not read."""
     if earlier is None or not 0 <= earlier.version <= version or earlier.commit != _commit_sum(files, earlier):
-        earlier = _read_checkpoint_upto(files, version)
+        earlier = _read_checkpoint(files, by_hint=False, upto=version)
     snapshot = _follow_log(files, earlier, upto=version) if earlier.version < version else earlier
     if snapshot.version != version:
         raise LakeError(
@@ -189,15 +190,6 @@ def is_there(files: TableFiles, snapshot: Snapshot) -> bool:
     """Whether the log has the commit that the snapshot ends with: one request. Then the table is still the one that it
     was made of, and what others have committed since follows it."""
     return snapshot.commit is not None and _commit_sum(files, snapshot) == snapshot.commit
-
-
-def _read_checkpoint_upto(files: TableFiles, version: int) -> Snapshot:
-    """The newest checkpoint of that version or an earlier one; nothing, where there is none."""
-    for checkpoint, names in _checkpoints(files, by_hint=False):
-        if checkpoint <= version:
-            with contextlib.suppress(FileNotFoundError):
-                return _of_checkpoint(checkpoint, checkpoint_reader.read_checkpoint(files, names), str(files))
-    return Snapshot()
 
 
 def _commit_sum(files: TableFiles, snapshot: Snapshot) -> int | None:
@@ -313,15 +305,13 @@ def _follow_log(files: TableFiles, snapshot: Snapshot, *, upto: int | None = Non
     return snapshot
 
 
-def _read_checkpoint(files: TableFiles, *, by_hint: bool) -> Snapshot:
-    """The newest checkpoint; nothing, where there is none. `by_hint`: the one that `_last_checkpoint` names is
-    enough.
-    """
+def _read_checkpoint(files: TableFiles, *, by_hint: bool, upto: int = sys.maxsize) -> Snapshot:
+    """The newest checkpoint of that version or an earlier one; nothing, where there is none. `by_hint`: the one that
+    `_last_checkpoint` names is enough."""
     for version, names in _checkpoints(files, by_hint=by_hint):
-        try:
-            return _of_checkpoint(version, checkpoint_reader.read_checkpoint(files, names), str(files))
-        except FileNotFoundError:
-            continue
+        if version <= upto:
+            with contextlib.suppress(FileNotFoundError):
+                return _of_checkpoint(version, checkpoint_reader.read_checkpoint(files, names), str(files))
     return Snapshot()
 
 

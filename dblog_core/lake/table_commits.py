@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import orjson
-
 from dblog_core.delta_writer import snapshot
+from dblog_core.delta_writer.checkpoints import checkpoint_reader
+from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.storage.location import Location
 
@@ -32,11 +32,12 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 
 def version(table: Location) -> int | None:
     """The table's newest version; None if there is no table."""
-    log = table / "_delta_log"
     older = _SEEN.get(table)
-    if older is None or not _commit(log, older).exists():
-        older = _checkpoint(log)
-        if older is None or not _commit(log, older).exists():
+    if older is None or not _commit(table, older).exists():
+        # A place to begin, where listing takes long after a million commits.
+        hinted = checkpoint_reader.last_checkpoint(TableFiles.at(table))
+        older = None if hinted is None else hinted[0]
+        if older is None or not _commit(table, older).exists():
             older = max(commit_numbers(table), default=None)
     return None if older is None else version_from(table, older)
 
@@ -44,7 +45,7 @@ def version(table: Location) -> int | None:
 def version_from(table: Location, older: int) -> int:
     """The table's newest version, where version `older` is there for certain."""
     newest = older
-    while _commit(table / "_delta_log", newest + 1).exists():  # versions have no gap
+    while _commit(table, newest + 1).exists():  # versions have no gap
         newest += 1
     _SEEN[table] = newest
     return newest
@@ -62,7 +63,7 @@ def commit_info(table: Location, number: int) -> dict[str, Any] | None:
     seen_number, info = _INFOS.pop(table, (None, None))  # for one use: another table may take its place
     if seen_number == number:
         return info
-    data = _commit(table / "_delta_log", number).read()
+    data = _commit(table, number).read()
     return next(_infos(actions_of(table, number, data or b"")), None)
 
 
@@ -72,12 +73,12 @@ def _infos(actions: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def actions_of(table: Location, number: int, data: bytes) -> list[dict[str, Any]]:
     """The actions of commit `number`, which has these bytes. Raises LakeError for a file that is none."""
-    return snapshot.actions_of(data, str(_commit(table / "_delta_log", number)))
+    return snapshot.actions_of(data, str(_commit(table, number)))
 
 
 def read_commit(table: Location, number: int) -> bytes | None:
     """Commit `number`; None where the log does not have it."""
-    return _commit(table / "_delta_log", number).read()
+    return _commit(table, number).read()
 
 
 def read_actions(table: Location, number: int) -> list[dict[str, Any]] | None:
@@ -109,18 +110,10 @@ def newest_commit(table: Location) -> tuple[int | None, int | None]:
     return newest, None if newest is None else commit_sum(table, newest)
 
 
-def _commit(log: Location, number: int) -> Location:
-    return log / f"{number:020d}.json"
-
-
-def _checkpoint(log: Location) -> int | None:
-    """The version of the newest checkpoint: a place to begin, where listing takes long after a million commits."""
-    try:
-        return int(orjson.loads((log / "_last_checkpoint").read() or b"")["version"])
-    except (ValueError, KeyError, TypeError):
-        return None  # Delta writes it without care, and does without it too
+def _commit(table: Location, number: int) -> Location:
+    return table / snapshot.commit_path(number)
 
 
 def commit_numbers(table: Location) -> list[int]:
     """The versions whose commits the log has."""
-    return [int(match[1]) for name in (table / "_delta_log").names() if (match := _COMMIT.fullmatch(name))]
+    return [int(match[1]) for name in (table / LOG).names() if (match := _COMMIT.fullmatch(name))]
