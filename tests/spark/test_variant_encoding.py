@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from dblog_core.rows.variant_encoding import VARIANT, encode_texts
-from dblog_core.verify.judge.variant_values import differs_from_text
+from dblog_core.rows.variant_encoding import encode_texts
 
 pytestmark = pytest.mark.one_of(8)
 
@@ -89,20 +87,3 @@ def test_texts_are_encoded_byte_for_byte_as_spark_does(spark: SparkSession, tmp_
     encoded = encode_texts(pa.array(texts)).to_pylist()
     rows = zip(texts, by_spark, encoded, strict=True)
     assert [text[:99] for text, expected, variant in rows if variant != expected] == []
-
-
-def test_variants_are_read_as_spark_makes_them(spark: SparkSession, tmp_path: Path) -> None:
-    """Of each text that Spark parses, or does not; and each is told from the VARIANT of every other text."""
-    frame = spark.createDataFrame(list(enumerate(TEXTS)), "id int, j string").coalesce(1)
-    frame.selectExpr("id", "j", "try_parse_json(j) v").write.parquet(str(tmp_path / "parsed"))
-    printed = frame.selectExpr("id", "to_json(try_parse_json(j)) p").orderBy("id").collect()
-    kinds = pa.schema([pa.field("id", pa.int32()), pa.field("j", pa.string()), pa.field("v", VARIANT)])
-    rows = pq.read_table(tmp_path / "parsed").sort_by("id").cast(kinds).combine_chunks()
-    variants = rows["v"].chunk(0)
-    differing = differs_from_text(variants, rows["j"].chunk(0))
-    assert [text[:99] for text, differs in zip(TEXTS, differing, strict=True) if differs] == []
-    for shift in range(1, len(TEXTS)):
-        other = np.roll(np.arange(len(TEXTS)), shift)
-        texts = rows["j"].chunk(0).take(pa.array(other))
-        is_other = [printed[i]["p"] != printed[n]["p"] for i, n in enumerate(other.tolist())]
-        assert differs_from_text(variants, texts).tolist() == is_other

@@ -13,5 +13,5 @@ staged_images    staged rows in the columns and types of the shape that is compa
 lake_hashes      hashed rows of the lake's data files
 lake_columns     how a version of a lake table is read in that shape
 hashed_rows      hashed rows and events in columns   bucketed_rows    rows apart by key, on the local disk
-exact_values     values in another type              variant_values   values of the type VARIANT and their texts
+exact_values     values in another type
 """

@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer.order_guard import Flags
+from dblog_core.delta_writer.order_guard import Flags, equal_values
 from dblog_core.delta_writer.shape import Shape, readable_shape_of
 from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.errors import LakeError
@@ -25,14 +25,17 @@ from dblog_core.lake.json_variants import SUFFIX, is_filled_variant
 from dblog_core.model import column_defaults
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.variant_encoding import encode_texts
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.verify.judge.exact_values import cast_exactly
-from dblog_core.verify.judge.variant_values import differs_from_text
 
 OFFSET = "_dblog_offset"
 
 OTHER = " (the VARIANT beside it is another)"
 """The end of a text whose VARIANT is not the text's: no JSON ends like that."""
+
+_LARGEST = 16 << 20
+"""Characters from which on a text may have no VARIANT: Spark made none of such texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +117,7 @@ class LakeColumns:
 
 
 def _mark_other_variants(texts: pa.Array, variants: pa.Array) -> pa.Array:
-    other = pa.array(differs_from_text(variants, texts))
-    return pc.if_else(other, pc.binary_join_element_wise(pc.fill_null(texts, ""), OTHER, ""), texts)
+    """The texts; one whose VARIANT is not byte for byte that of the text ends with OTHER."""
+    is_too_large = pc.and_(variants.is_null(), pc.fill_null(pc.greater_equal(pc.utf8_length(texts), _LARGEST), False))
+    is_other = ~equal_values(variants, encode_texts(texts)) & ~np.asarray(is_too_large)
+    return pc.if_else(pa.array(is_other), pc.binary_join_element_wise(pc.fill_null(texts, ""), OTHER, ""), texts)

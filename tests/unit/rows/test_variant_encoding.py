@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.rows.variant_encoding import VARIANT, encode, encode_texts
-from dblog_core.verify.judge.variant_values import decode, parse_text
+from tests.plain_variants import decode, parse_text
 
 BY_SPARK = {
     "null": ("00", "010000"),

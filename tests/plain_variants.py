@@ -1,7 +1,6 @@
-"""Values of Delta's type VARIANT and the JSON texts that they are made of (`[lake] json_as = "variant"`).
+"""Values of Delta's type VARIANT, and the JSON texts that they are made of, as plain values: the encoder's plain twin.
 
-Both become the same plain values: a VARIANT by its encoding, a text as Spark's `try_parse_json` takes it, which makes
-NULL of a text that no VARIANT can hold.
+A VARIANT is decoded, and a text is parsed as Spark's `try_parse_json` parses it.
 Source: https://github.com/apache/parquet-format/blob/master/VariantEncoding.md; Spark 4, `VariantBuilder.java`.
 """
 
@@ -11,20 +10,13 @@ import decimal
 import json
 import re
 import struct
-import sys
 from itertools import pairwise
 from typing import Any
-
-import numpy as np
-import pyarrow as pa
-
-from dblog_core.delta_writer.order_guard import Flags
 
 _MOST_DIGITS = 38
 _LONGEST_NUMBER = 1_000  # digits: what Spark's parser takes
 _LONGEST_NAME = 50_000  # units of UTF-16, too
 _DEEPEST = 1_000  # levels, too
-_LARGEST = 16 << 20  # bytes: a larger text may have no VARIANT
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _BRACKET = re.compile(r"[][{}]")
@@ -35,27 +27,6 @@ _NOTHING = object()
 
 class _Unparsable(ValueError):
     """No VARIANT can hold the text."""
-
-
-def differs_from_text(variants: pa.Array, texts: pa.Array) -> Flags:
-    """Of which rows the VARIANT (struct of `value` and `metadata`) is not the one of the text (string)."""
-    # A document of so many levels takes a few calls for each.
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), 10 * _DEEPEST))
-    values = variants.field("value").to_pylist()
-    names = variants.field("metadata").to_pylist()
-    present = np.asarray(variants.is_valid())
-    rows = zip(values, names, present.tolist(), texts.to_pylist(), strict=True)
-    return np.array([_differs(*row) for row in rows], np.bool_)
-
-
-def _differs(value: bytes | None, metadata: bytes | None, has_variant: bool, text: str | None) -> bool:
-    if not has_variant or value is None or metadata is None:
-        return parse_text(text) is not _NOTHING and not _may_be_too_large(text)
-    return bool(parse_text(text) != decode(value, metadata))
-
-
-def _may_be_too_large(text: str | None) -> bool:
-    return text is not None and len(text) >= _LARGEST
 
 
 # Texts --------------------------------------------------------------------------------------------------------------
