@@ -1,7 +1,12 @@
-"""Columns whose values lie in chunks: as one array, or in another order."""
+"""Columns whose values are in chunks: as one array, in another order, joined to larger tables, or apart by number."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 
@@ -20,3 +25,32 @@ def take_rows(parts: list[pa.Table], places: pa.Array) -> pa.Table:
         columns[name] = rows[name].take(places)
         rows = rows.drop_columns([name])
     return pa.table(columns)
+
+
+def join_up_to(size: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of all tables in their order, so many bytes at a time."""
+    waiting: list[pa.Table] = []
+    waiting_bytes = 0
+    for table in tables:
+        if not len(table):
+            continue
+        waiting.append(table)
+        waiting_bytes += table.nbytes
+        if waiting_bytes >= size:
+            yield pa.concat_tables(waiting).combine_chunks()
+            waiting = []
+            waiting_bytes = 0
+    if waiting:
+        yield pa.concat_tables(waiting).combine_chunks()
+
+
+def split_by_number(rows: pa.Table, numbers: npt.NDArray[np.int64], count: int) -> list[pa.Table]:
+    """The rows of each bucket, in the order that they have now. `numbers`: by row its bucket's."""
+    if len(numbers) and (numbers[1:] >= numbers[:-1]).all():
+        ordered = rows  # a chunk of a dump, in the order of its key
+    else:
+        by_bucket = np.argsort(numbers, kind="stable")
+        ordered = rows.take(pa.array(by_bucket))
+        numbers = numbers[by_bucket]
+    edges = np.searchsorted(numbers, np.arange(count + 1)).tolist()
+    return [ordered.slice(begin, end - begin) for begin, end in pairwise(edges)]

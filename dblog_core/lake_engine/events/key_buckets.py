@@ -11,7 +11,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events import staged_events
 from dblog_core.lake_engine.events.key_chains import KeyHasher, Words, find_staged_chains
-from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
+from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.chunked_columns import join_up_to, split_by_number
 from dblog_core.rows.disk_spool import SpooledTable, TableSpool
 from dblog_core.staging import Staging
 
@@ -225,15 +226,3 @@ def bucket_numbers(keys: Words, count: int, *, level: int = 0) -> npt.NDArray[np
         for factor in _MIX:
             keys = (keys ^ (keys >> _SHIFT)) * factor
     return (((keys * _SPREAD) >> _UPPER) % np.uint64(count)).astype(np.int64)
-
-
-def split_by_number(rows: pa.Table, numbers: npt.NDArray[np.int64], count: int) -> list[pa.Table]:
-    """The rows of each bucket, in the order that they have now. `numbers`: by row its bucket's."""
-    if len(numbers) and (numbers[1:] >= numbers[:-1]).all():
-        ordered = rows  # a chunk of a dump, in the order of its key
-    else:
-        by_bucket = np.argsort(numbers, kind="stable")
-        ordered = rows.take(pa.array(by_bucket))
-        numbers = numbers[by_bucket]
-    edges = np.searchsorted(numbers, np.arange(count + 1)).tolist()
-    return [ordered.slice(begin, end - begin) for begin, end in pairwise(edges)]

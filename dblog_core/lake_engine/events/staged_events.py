@@ -122,23 +122,6 @@ def _join_batches(batches: list[pa.RecordBatch]) -> pa.Table:
     return joined if len(batches) == 1 else joined.combine_chunks()  # which would copy a single one
 
 
-def join_up_to(size: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows of all tables in their order, so many bytes at a time."""
-    waiting: list[pa.Table] = []
-    waiting_bytes = 0
-    for table in tables:
-        if not len(table):
-            continue
-        waiting.append(table)
-        waiting_bytes += table.nbytes
-        if waiting_bytes >= size:
-            yield pa.concat_tables(waiting).combine_chunks()
-            waiting = []
-            waiting_bytes = 0
-    if waiting:
-        yield pa.concat_tables(waiting).combine_chunks()
-
-
 def _log_events(
     lines: pa.Table, shape: TableSchema, schema: TableSchema, later: Renames, *, with_unchanged: bool
 ) -> pa.Table:

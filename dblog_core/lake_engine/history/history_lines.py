@@ -14,7 +14,7 @@ from dblog_core.delta_writer.shape import DeltaColumn, Shape
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME
 from dblog_core.lake_engine.events.key_buckets import read_small_bucket, staged_buckets
-from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
+from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.lake_engine.events.unchanged_values import list_names, mask_unchanged
 from dblog_core.lake_engine.history.former_values import FormerValues, LakeBefore
 from dblog_core.lake_engine.tables.column_types import (
@@ -29,6 +29,7 @@ from dblog_core.lake_engine.tables.column_types import (
 )
 from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.chunked_columns import join_up_to
 from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.schema_evolution.renames import describe_stale, is_stale
 from dblog_core.staging import Staging

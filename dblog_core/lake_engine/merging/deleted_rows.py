@@ -29,14 +29,14 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
 from dblog_core.lake_engine.events.key_buckets import Bucket, KeyBuckets
-from dblog_core.lake_engine.events.staged_events import join_up_to, read_events
+from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.lake_engine.history.history_table import History
 from dblog_core.lake_engine.history.last_lines import HistoryLines, LastLines
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, join_up_to
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
 from dblog_core.staging.manifest import ChunkRef, LogMark, Manifest

@@ -19,7 +19,6 @@ from dblog_core.lake.task_plans import RebuildPlan
 from dblog_core.lake.task_requests import RebuildRequest
 from dblog_core.lake.task_results import RebuildResult
 from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME, PUT
-from dblog_core.lake_engine.events.staged_events import join_up_to
 from dblog_core.lake_engine.history import rebuild_start
 from dblog_core.lake_engine.merging.upsert_rows import keys_of
 from dblog_core.lake_engine.tasks import answered_table, refold
@@ -27,6 +26,7 @@ from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.lake_engine.tasks.refold import TableEvents
 from dblog_core.model.events import DELETE
 from dblog_core.model.table_names import quote_for_shell
+from dblog_core.rows.chunked_columns import join_up_to
 from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.lake_engine.events.key_buckets import split_by_number
 from dblog_core.lake_engine.merging.spreading.key_ranges import KeyRanges, key_places
 
 COUNT = 16
@@ -48,15 +47,6 @@ def test_buckets_have_about_as_many_rows_each(kind: str) -> None:
     assert sizes.max() < 1.5 * len(values) / COUNT, sizes
     again = ranges.numbers(shuffled.slice(17, 900))
     assert (again == numbers[17:917]).all(), "the bucket of a key depends on the key alone"
-
-
-def test_the_parts_of_a_split_are_all_rows_in_their_order() -> None:
-    rows = pa.table({"n": list(range(100))})
-    numbers = np.array([n * 7 % 5 for n in range(100)])
-    parts = split_by_number(rows, numbers, 6)
-    assert [part["n"].to_pylist() for part in parts] == [[n for n in range(100) if n * 7 % 5 == b] for b in range(6)]
-    in_order = split_by_number(rows, np.arange(100) // 20, 5)
-    assert [len(part) for part in in_order] == [20] * 5
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(20, 0), pa.binary(), pa.bool_()])

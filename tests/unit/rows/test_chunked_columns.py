@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.rows.chunked_columns import join_chunks, take_rows
+from dblog_core.rows.chunked_columns import join_chunks, join_up_to, split_by_number, take_rows
 
 STRUCT = pa.struct([("id", pa.int64()), ("name", pa.string())])
 ROWS = [{"id": 1, "name": "a"}, None, {"id": 2, "name": None}]
@@ -58,3 +58,19 @@ def test_rows_are_taken_from_all_parts_while_each_column_is_given_back(memory_po
     assert parts == []
     assert taken.num_columns == 8 and taken["c0"].to_pylist() == taken["c7"].to_pylist() == expected
     assert whole < memory_pool.max_memory() < 1.6 * whole
+
+
+def test_the_parts_of_a_split_are_all_rows_in_their_order() -> None:
+    rows = pa.table({"n": list(range(100))})
+    numbers = np.array([n * 7 % 5 for n in range(100)])
+    parts = split_by_number(rows, numbers, 6)
+    assert [part["n"].to_pylist() for part in parts] == [[n for n in range(100) if n * 7 % 5 == b] for b in range(6)]
+    in_order = split_by_number(rows, np.arange(100) // 20, 5)
+    assert [len(part) for part in in_order] == [20] * 5
+
+
+def test_tables_are_joined_up_to_a_size_in_their_order() -> None:
+    tables = [pa.table({"n": pa.array(range(first, first + 3))}) for first in (0, 3, 6)]
+    joined = list(join_up_to(48, [tables[0].slice(0, 0), *tables]))
+    assert [rows["n"].to_pylist() for rows in joined] == [[*range(6)], [6, 7, 8]]
+    assert all(rows["n"].num_chunks == 1 for rows in joined)
