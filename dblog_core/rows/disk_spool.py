@@ -119,8 +119,9 @@ class SpooledRows:
 class SpooledTables:
     """Tables on the local disk, one after the other, as often as wanted."""
 
-    def __init__(self) -> None:
-        self._spool = TableSpool()
+    def __init__(self, spool: TableSpool | None = None) -> None:
+        """`spool`: one that several share; None: a new one."""
+        self._spool = spool or TableSpool()
         self._tables: list[SpooledTable] = []
 
     def append(self, table: pa.Table) -> None:
@@ -131,6 +132,11 @@ class SpooledTables:
     def __len__(self) -> int:
         """The rows of all."""
         return sum(table.rows for table in self._tables)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all in memory."""
+        return sum(table.nbytes for table in self._tables)
 
     def __iter__(self) -> Iterator[pa.Table]:
         return map(self._spool.read, self._tables)

@@ -5,16 +5,18 @@ Keys whose rows may have values of each other (changes of key) are `linked`, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dblog_core.rows.chunked_columns import join_chunks
-from dblog_core.rows.disk_spool import SpooledTable, TableSpool
+from dblog_core.delta_writer.keys.key_hash import hash_keys
+from dblog_core.rows.chunked_columns import join_chunks, join_up_to, split_by_number
+from dblog_core.rows.disk_spool import SpooledTables, TableSpool
 from dblog_core.verify.judge.hashed_rows import Numbers, select_keys
 
 Words = npt.NDArray[np.uint64]
@@ -31,6 +33,7 @@ SORTED_BYTES = 16 << 20
 _LOWER = np.uint64(0xFFFFFFFF)
 _UPPER = np.uint64(32)
 _NO_WORDS = np.empty(0, np.uint64)
+_SECRET = secrets.token_bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +54,9 @@ class Placement:
         """A number for each key, equal for keys of one bucket. Keys with NULL share one: no source has any."""
         words = np.zeros(len(keys), np.uint64)
         has_value = np.logical_and.reduce([np.asarray(column.is_valid()) for column in keys.columns])
-        valued = keys if has_value.all() else keys.filter(pa.array(has_value))
-        for column in valued.columns:
-            words[has_value] = _mix(words[has_value] ^ _value_words(join_chunks(column)))
+        if has_value.any():
+            valued = keys if has_value.all() else keys.filter(pa.array(has_value))
+            words[has_value] = _mix(hash_keys([join_chunks(column) for column in valued.columns], _SECRET).first)
         if not len(self.linked):
             return words
         places = np.minimum(np.searchsorted(self.linked, words), len(self.linked) - 1)
@@ -97,105 +100,37 @@ def _mix(words: Words) -> Words:
     return words ^ (words >> np.uint64(31))
 
 
-def _value_words(column: pa.Array) -> Words:
-    """A number for each value, equal for equal ones; none is NULL. Texts have Python's own keyed hash."""
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        octets = column.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
-        return np.fromiter(map(hash, octets), np.int64, len(octets)).view(np.uint64)
-    if pa.types.is_decimal128(kind):
-        halves = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset :][: 2 * len(column)].reshape(-1, 2)
-        return _mix(halves[:, 0]) ^ halves[:, 1]
-    if pa.types.is_floating(kind):
-        return np.asarray(column.cast(pa.float64())).view(np.uint64)
-    whole = column.cast(pa.int32()) if pa.types.is_date32(kind) else column
-    return np.ascontiguousarray(np.asarray(whole.cast(pa.int64()))).view(np.uint64)
-
-
 class BucketedRows:
-    """Tables of rows with their keys, by bucket, in the order that they were added. `key`: the columns of a key."""
+    """Rows with their keys, by bucket, in the order that they were added. `key`: the columns of a key."""
 
     def __init__(self, placement: Placement, key: pa.Schema) -> None:
         self.placement = placement
         """A later one may take its place that has each row in the bucket where it is."""
         self._key = key
-        self._spool = TableSpool()
-        self._pieces: list[list[SpooledTable]] = [[] for _ in range(placement.count)]
+        spool = TableSpool()
+        self._buckets = [SpooledTables(spool) for _ in range(placement.count)]
 
-    def sorter(self) -> RowSorter:
-        """Takes rows, which count after `finish`."""
-        return RowSorter(self)
-
-    def has_rows(self, bucket: int) -> bool:
-        return bool(self._pieces[bucket])
+    def extend(self, tables: Iterable[pa.Table]) -> None:
+        """Adds rows. Raises LakeError where the local disk has no room; some of the rows are added then."""
+        for rows in join_up_to(SORTED_BYTES, tables):
+            numbers = self.placement.buckets(select_keys(rows, self._key))
+            for bucket, part in zip(self._buckets, split_by_number(rows, numbers, len(self._buckets)), strict=True):
+                bucket.append(part)
 
     def size_of(self, bucket: int) -> tuple[int, int]:
         """How many rows a bucket has, and their bytes in memory."""
-        pieces = self._pieces[bucket]
-        return sum(piece.rows for piece in pieces), sum(piece.nbytes for piece in pieces)
+        return len(self._buckets[bucket]), self._buckets[bucket].nbytes
 
     def read(self, bucket: int, part: int = 0, parts: int = 1) -> Iterator[pa.Table]:
         """The rows of a bucket, or of one of several parts of it, in their order."""
-        for piece in self._pieces[bucket]:
-            rows = self._spool.read(piece)
-            if parts > 1:
-                chosen = self.placement.parts(select_keys(rows, self._key), parts) == part
-                rows = rows.filter(pa.array(chosen))
-            yield rows
+        for rows in self._buckets[bucket]:
+            if parts == 1:
+                yield rows
+            else:
+                yield rows.filter(pa.array(self.placement.parts(select_keys(rows, self._key), parts) == part))
 
     def move(self, placement: Placement) -> BucketedRows:
         """The same rows, where a later placement has them."""
         moved = BucketedRows(placement, self._key)
-        sorter = moved.sorter()
-        for bucket in range(len(self._pieces)):
-            for rows in self.read(bucket):
-                sorter.add(rows)
-        sorter.finish()
+        moved.extend(chain.from_iterable(self._buckets))
         return moved
-
-    def write(self, rows: pa.Table) -> list[tuple[int, SpooledTable]]:
-        """Writes rows, and says in which buckets they are."""
-        numbers = self.placement.buckets(select_keys(rows, self._key))
-        by_bucket = np.argsort(numbers, kind="stable")
-        ordered = rows.take(pa.array(by_bucket)) if self.placement.count > 1 else rows
-        edges = np.searchsorted(numbers[by_bucket], np.arange(self.placement.count + 1)).tolist()
-        return [
-            (bucket, self._spool.write(ordered.slice(begin, end - begin)))
-            for bucket, (begin, end) in enumerate(pairwise(edges))
-            if end > begin
-        ]
-
-    def append(self, written: Sequence[tuple[int, SpooledTable]]) -> None:
-        """Has rows that are written count."""
-        for bucket, piece in written:
-            self._pieces[bucket].append(piece)
-
-
-class RowSorter:
-    """Rows on their way to their buckets: none counts before the end, so that a fault leaves no half of them."""
-
-    def __init__(self, target: BucketedRows) -> None:
-        self._target = target
-        self._waiting: list[pa.Table] = []
-        self._waiting_bytes = 0
-        self._written: list[tuple[int, SpooledTable]] = []
-
-    def add(self, rows: pa.Table) -> None:
-        """Raises LakeError where the local disk has no room."""
-        if not len(rows):
-            return
-        self._waiting.append(rows)
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= SORTED_BYTES:
-            self._write()
-
-    def finish(self) -> None:
-        self._write()
-        self._target.append(self._written)
-
-    def _write(self) -> None:
-        if self._waiting:
-            rows = pa.concat_tables(self._waiting).combine_chunks()
-            self._waiting = []
-            self._waiting_bytes = 0
-            self._written += self._target.write(rows)

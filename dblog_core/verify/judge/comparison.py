@@ -55,9 +55,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Keys (JSON) by what was found. `rows`, `lake_rows`: how many were compared; `staged`: rows on top of the pinned
-    version; `undecided`: keys that changed while the source was read, in a way that does not show whether they are
-    equal; `twice`: keys that several rows of the lake have; `more`: there are more keys than are named."""
+    """Keys (JSON) by what was found. `rows`, `lake_rows`: how many were compared; `staged`: rows of the table on top of
+    the pinned version; `undecided`: keys that changed while the source was read, in a way that does not show whether
+    they are equal; `twice`: keys that several rows of the lake have; `more`: there are more keys than are named."""
 
     rows: int = 0
     lake_rows: int = 0

@@ -191,7 +191,7 @@ class _Comparison:
         self._lines.open(self._version.version, self._status.offset)
         extent = find_extent(self._version.metadata, self._source_schema, self._status, gap, self._last_truncate())
         for bucket in range(self._buckets):
-            count = count_parts(self._rows.size_of(bucket), self._lines.size_of(bucket))
+            count = count_parts(self._rows.rows.size_of(bucket), self._lines.rows.size_of(bucket))
             for part in range(count):
                 lines = self._lines.load(bucket, part, count)
                 lines = lines.where((lines.offsets > extent.lower) & ~_has_op(lines, TRUNCATE))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 
 from dblog_core.delta_writer.features import TableRefused
 from dblog_core.delta_writer.order_guard import Flags, equal_values
-from dblog_core.errors import DblogError, LakeError, SegmentReplaced
+from dblog_core.errors import LakeError, SegmentReplaced
 from dblog_core.lake.json_variants import variant_name
 from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableSchema
@@ -82,12 +81,9 @@ class Judge:
         self._reading_ahead.shutdown(cancel_futures=True)
 
     def begin_reading(self, schema: TableSchema, pin: Pin) -> None:
-        """Begins to read and hash lake and log for a comparison that follows, and waits for nothing."""
-        self._reading_ahead.submit(self._read_ahead, schema, pin)
-
-    def _read_ahead(self, schema: TableSchema, pin: Pin) -> None:
-        with suppress(DblogError, Interrupted):  # the comparison meets it again, and raises it
-            self.read_ahead(schema, pin)
+        """Begins to read and hash lake and log for a comparison that follows, and waits for nothing: a fault of that is
+        met again, and raised, by the comparison."""
+        self._reading_ahead.submit(self.read_ahead, schema, pin)
 
     def read_ahead(self, schema: TableSchema, pin: Pin) -> None:
         """Reads and hashes lake and log for a comparison that follows. Raises as `compare` does."""
@@ -138,7 +134,7 @@ class Judge:
         location = table_location(self._lake, schema.table)
         try:
             table = self._table(schema, pin, location, source_rows)
-            with table.lock:
+            with table.in_use():
                 for _ in range(_ATTEMPTS - 1):
                     try:
                         return ask(table)
@@ -184,14 +180,12 @@ class Judge:
         table.read_on(comparison)
         source = table.sort_source((rows, rows[HASH]) for rows in (spooled.read() for spooled in comparison.rows))
         unequal = UnequalKeys(comparison.schema, self._max_named)
-        rows = lake_rows = staged = 0
+        rows = lake_rows = 0
         for sides in self._parts(table, comparison, source):
-            part = _compare_part(sides, unequal)
-            rows += part[0]
-            lake_rows += part[1]
-            staged += sides.staged_rows
-        if comparison.for_chosen_keys:
-            staged = table.staged.count(comparison.merged_offset, comparison.upto)
+            of_source, of_lake = _compare_part(sides, unequal)
+            rows += of_source
+            lake_rows += of_lake
+        staged = table.staged.count(comparison.merged_offset, comparison.upto)
         keys = {kind: tuple(key for key, _ in pairs) for kind, pairs in unequal.by_kind().items()}
         return Verdict(rows, lake_rows, staged, **keys, more=unequal.more)
 

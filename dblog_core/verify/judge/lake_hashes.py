@@ -4,6 +4,7 @@ the hashes wait on the local disk, by key."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +63,8 @@ class LakeHashes:
         self._columns: LakeColumns | None = None
         self._newest = 0
         self._row_counts: dict[str, int] = {}  # by the path of each hashed file, dead rows too
-        self._rows = BucketedRows(placement, self._key)
+        self.rows = BucketedRows(placement, self._key)
+        """All of the hashed files, dead ones too."""
 
     @property
     def count(self) -> int:
@@ -78,7 +80,7 @@ class LakeHashes:
         columns = LakeColumns.of(opened, self._schema, renames or Renames(), where, extra=self._extra)
         if columns != self._columns:  # a column may have another name, or another type, in the same file
             self._row_counts = {}
-            self._rows = BucketedRows(self._rows.placement, self._key)
+            self.rows = BucketedRows(self.rows.placement, self._key)
         self._snapshot = opened
         self._columns = columns
         self._newest = newest
@@ -96,17 +98,13 @@ class LakeHashes:
 
     def place(self, placement: Placement) -> None:
         """Has rows where a later placement has them."""
-        if placement is not self._rows.placement:
-            self._rows = self._rows.move(placement)
-
-    def size_of(self, bucket: int) -> tuple[int, int]:
-        """How many rows a bucket has at most, and their bytes in memory."""
-        return self._rows.size_of(bucket)
+        if placement is not self.rows.placement:
+            self.rows = self.rows.move(placement)
 
     def load(self, bucket: int, part: int = 0, parts: int = 1) -> HashedRows:
         """The version's rows of a bucket, or of one of several parts of it."""
         tables = [no_lake_rows(self._schema, self._extra).rows]
-        for rows in self._rows.read(bucket, part, parts):
+        for rows in self.rows.read(bucket, part, parts):
             self._check()
             rows = rows.filter(pa.array(self._are_alive(np.asarray(rows["file"]), np.asarray(rows["row"]))))
             offsets = np.asarray(rows["offset"])
@@ -116,8 +114,8 @@ class LakeHashes:
 
     def parts(self) -> Iterator[HashedRows]:
         """All rows of the version, some keys at a time."""
-        for bucket in range(self._rows.placement.count):
-            for part in range(count := count_parts(self.size_of(bucket))):
+        for bucket in range(self.rows.placement.count):
+            for part in range(count := count_parts(self.rows.size_of(bucket))):
                 yield self.load(bucket, part, count)
 
     def images(self, lake: HashedRows, chosen: Numbers, *, max_bytes: int) -> pa.Table:
@@ -150,24 +148,18 @@ class LakeHashes:
     # Files ----------------------------------------------------------------------------------------------------------
 
     def _hash_new_files(self) -> None:
-        sorter = self._rows.sorter()
-        counts = dict(self._row_counts)
-        for live in self._live.values():
-            if live.path not in counts:
-                rows = 0
-                for part in self._hashed_rows(live, len(counts)):
-                    sorter.add(part)
-                    rows += len(part)
-                counts[live.path] = rows
-        sorter.finish()
-        self._row_counts = counts
+        new_files = [live for live in self._live.values() if live.path not in self._row_counts]
+        self.rows.extend(chain.from_iterable(map(self._hash_file, new_files)))
 
-    def _hashed_rows(self, live: LiveFile, number: int) -> Iterator[pa.Table]:
+    def _hash_file(self, live: LiveFile) -> Iterator[pa.Table]:
         columns = self._open_columns
+        number = len(self._row_counts)
+        self._row_counts[live.path] = 0
         for first, stored in row_stretches(self._files, live, columns.shape, columns.stored_names):
             self._check()
             values, offsets, misfits = columns.adapt(stored)
             count = len(stored)
+            self._row_counts[live.path] += count
             yield pa.table(
                 {
                     **key_columns([values[name] for name in self._key.names], self._key),

@@ -46,8 +46,7 @@ class _Applied:
 
 class Sides:
     """`lake`, `events` and `source`: their rows; `events` are those that the lake's version or the source's SELECTs may
-    not have seen. `lake_keys`, `event_keys`, `source_keys`: the number of each row's key; `count`: of all keys;
-    `staged_rows`: how many staged rows come on top of the version."""
+    not have seen. `lake_keys`, `event_keys`, `source_keys`: the number of each row's key; `count`: of all keys."""
 
     def __init__(
         self,
@@ -57,16 +56,13 @@ class Sides:
         lake: HashedRows,
         events: HashedRows,
         source: HashedRows,
-        left_out: int = 0,
     ) -> None:
-        """`left_out`: staged rows that are not among the events, since no answer needs them."""
         self.comparison = comparison
         self._hashed_lake = hashed_lake
         self._staged = staged
         if comparison.within:
             lake = lake.where(is_within(lake.keys, comparison))
             events = events.where(is_within(events.keys, comparison))
-        self.staged_rows = int((events.offsets > comparison.merged_offset).sum()) + left_out
         # A row that came from another key needs that key's rows too.
         if comparison.for_chosen_keys and not events.array("moved").any():
             lake = lake.where(may_be_among(lake.keys, source.keys))

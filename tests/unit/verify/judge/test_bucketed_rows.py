@@ -81,12 +81,7 @@ def test_rows_that_are_moved_to_a_later_placement_are_all_there_in_their_order()
     rows = pa.table({f"{KEY}id": pa.array([n % 10 for n in range(100)]), "n": pa.array(range(100))})
     placement = Placement(4)
     sorted_rows = BucketedRows(placement, pa.schema([("id", pa.int64())]))
-    unfinished = sorted_rows.sorter()
-    unfinished.add(rows)
-    sorter = sorted_rows.sorter()
-    for start in range(0, 100, 9):
-        sorter.add(rows.slice(start, 9))
-    sorter.finish()
+    sorted_rows.extend(rows.slice(start, 9) for start in range(0, 100, 9))
     later = placement.with_links(pa.table({"id": [0, 1, 2]}), pa.table({"id": [1, 2, 3]}))
     moved = sorted_rows.move(later)
     for bucket in range(4):

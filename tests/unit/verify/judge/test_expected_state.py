@@ -169,9 +169,9 @@ def test_keys_that_rows_were_moved_between_are_compared_together(
     assert (kinds_of(answer), answer.lake_rows) == ({}, 8)
     chosen, seen = world.reading(world.build.offset, chosen=[30, 40, 2])
     assert kinds_of(world.judge.compare(chosen)) == world.right_kinds(chosen, seen) == {}
-    placed = next(iter(world.judge._tables.values())).staged.placement
+    placed = next(iter(world.judge._tables.values())).staged.events.placement
     assert placed.count > 1 and len(set(placed.buckets(pa.table({"id": [1, 20, 30]})))) == 1
-    assert table is None or table.lake._rows.placement is placed
+    assert table is None or table.lake.rows.placement is placed
 
 
 def add_change(world: World, key: int, v: str, *, born: bool = False) -> None:

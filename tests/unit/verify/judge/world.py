@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.row_hashes import HASH
@@ -259,3 +260,42 @@ def keep_few_in_memory(events: int, rows: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(bucketed_rows, "BUCKET_ROWS", rows)
     monkeypatch.setattr(bucketed_rows, "PART_ROWS", rows)
     monkeypatch.setattr(hashed_rows, "IMAGE_BYTES", 40)
+
+
+def lake_alone(root: Path, **fields: str) -> tuple[LakeTable, Judge]:
+    staging = Staging(str(root / "staging"), source="shop")
+    table = LakeTable.create_at(root / "lake", fields={**FIELDS, **fields})
+    lake = Location(LocalStorage(root / "lake", temporary="_dblog/tmp"))
+    return table, Judge(staging, lake)
+
+
+def lake_row(key: int, v: str = "old") -> dict[str, Any]:
+    return {"id": key, "v": v, "big": "big", OFFSET: 0}
+
+
+def append_row(table: LakeTable, row: dict[str, Any]) -> None:
+    """Somebody else's blind append."""
+    write_deltalake(str(table.path), table.arrow([row]), mode="append")
+
+
+def compare(
+    world_or_judge: World | Judge,
+    schema: TableSchema,
+    rows: Sequence[Row],
+    pin: Pin | None,
+    *,
+    upto: int = 0,
+) -> dict[Any, str]:
+    """What the keys are called where the source has these rows."""
+    judge = world_or_judge.judge if isinstance(world_or_judge, World) else world_or_judge
+    keys = {name: pa.array([row[name] for row in rows], schema.arrow.field(name).type) for name in schema.key}
+    batch = pa.record_batch({**keys, HASH: pa.array([row_hash(schema, row) for row in rows], pa.int64())})
+    return kinds_of(judge.compare(Comparison(schema, pin, (spool_rows(batch),), upto, upto)))
+
+
+def columns_of(world: World, schema: TableSchema, rows: Sequence[Row], pin: Pin) -> dict[Any, tuple[str, ...]]:
+    """The columns in which rows of the source differ."""
+    read = spool_rows(pa.RecordBatch.from_pylist(list(rows), schema=schema.arrow))
+    upto = world.build.offset
+    comparison = Comparison(schema, pin, (read,), upto, upto, for_chosen_keys=True)
+    return dict(world.judge.find_differing_columns(comparison))
