@@ -23,8 +23,10 @@ from dblog_core import __version__
 from dblog_core.errors import RequestError
 from dblog_core.interfaces import Json
 from dblog_core.model.key_order import has_one_order
-from dblog_core.model.schema import Column, TableSchema
+from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_to_json
+from dblog_core.rows.arrow_hashes import sum_exactly
+from dblog_core.rows.row_hashes import HASH
 from dblog_core.verify.judge.comparison import Sum
 from dblog_core.verify.pinned_version import Pin
 from dblog_core.verify.report import TableReport
@@ -45,80 +47,99 @@ class Span:
     upto: int
     position: str
 
-    def to_json(self) -> Json:
-        # The sum as text: JSON numbers of other readers end at 2^53.
-        return {**asdict(self), "hash": str(self.hash)}
+
+def describe_table(
+    report: TableReport, schema: TableSchema, spans: Sequence[Span], bounds: Sequence[Any], sums: Sequence[Sum]
+) -> Json:
+    """A table's part of a certificate. `schema`: of what is staged, and hashed; `spans`: the ranges that the source was
+    read in; `bounds`: keys by which `sums`, of the lake's pinned version alone, are divided."""
+    pinned = report.pin
+    return {
+        "table": report.table,
+        "equal": report.equal,
+        "outcome": report.outcome,
+        "not_compared": [column.to_json() for column in report.not_compared],
+        "rows": report.rows,
+        "found": report.difference_count,
+        "undecided": len(report.undecided),
+        "schema": schema.to_json(),
+        "ranges": [_with_text(span) for span in spans],
+        "lake": pinned
+        and {
+            "version": pinned.version,
+            "offset": pinned.offset,
+            "segment": pinned.segment,
+            "staged": report.staged,
+            "bounds": list(bounds),
+            "sums": [_with_text(part) for part in sums],
+        },
+    }
+
+
+def _with_text(part: Span | Sum) -> Json:
+    """With the sum as text: JSON numbers of other readers end at 2^53."""
+    return {**asdict(part), "hash": str(part.hash)}
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """What a whole reading of a table has seen; `schema`: of what is staged, and hashed; `bounds`: keys by which the
-    lake's own sums are divided."""
+class Claim:
+    """What a certificate says of one table. `outcome`: in words; `pin` None: the lake had no copy of it. `staged`: rows
+    that were on top of the pinned version."""
 
+    table: str
+    equal: bool
+    outcome: str
+    not_compared: tuple[str, ...]
     schema: TableSchema
     pin: Pin | None
-    spans: tuple[Span, ...]
+    staged: int
     bounds: tuple[Any, ...]
+    sums: tuple[Sum, ...]
 
     @classmethod
-    def of(
-        cls, schema: TableSchema, staged: TableSchema, pin: Pin | None, readings: Sequence[PlacedReading]
-    ) -> Evidence:
-        # Neighbouring readings are joined, so that the file stays small however large the table is.
-        size = -(-len(readings) // MOST_RANGES)
-        spans = tuple(_join_readings(readings[i : i + size]) for i in range(0, len(readings), size))
-        ordered = len(schema.key) == 1 and ordered_alike(staged.key_columns[0])
-        return cls(staged, pin, spans, tuple(s.key_to for s in spans[:-1]) if ordered else ())
+    def from_json(cls, data: Json) -> Claim:
+        lake = data["lake"] or {"sums": (), "bounds": (), "staged": 0}
+        return cls(
+            table=str(data["table"]),
+            equal=data["equal"] is True,
+            outcome=str(data["outcome"]),
+            not_compared=tuple(str(column["column"]) for column in data["not_compared"]),
+            schema=TableSchema.from_json(data["schema"]),
+            # No staged rows are folded on top of a certified version, so its own offset is the newest.
+            pin=Pin(lake["version"], lake["offset"], lake["segment"], lake["offset"]) if data["lake"] else None,
+            staged=int(lake["staged"]),
+            bounds=tuple(lake["bounds"]),
+            sums=tuple(Sum(part["rows"], int(part["hash"])) for part in lake["sums"]),
+        )
 
 
-def ordered_alike(column: Column) -> bool:
-    """Whether the lake orders values of the column as its source does."""
-    # Text is left out: its order is the collation's in the database and that of its bytes in the lake.
-    return has_one_order(column) and not pa.types.is_timestamp(column.type)
+def join_readings(readings: Sequence[PlacedReading]) -> tuple[Span, ...]:
+    """The ranges of the source. Neighbours are joined, so that the file stays small however large the table is.
+
+    Raises LakeError where the local disk fails.
+    """
+    size = -(-len(readings) // MOST_RANGES)
+    return tuple(_join(readings[i : i + size]) for i in range(0, len(readings), size))
 
 
-def _join_readings(readings: Sequence[PlacedReading]) -> Span:
+def _join(readings: Sequence[PlacedReading]) -> Span:
     last = readings[-1].reading.key_to
     return Span(
         key_to=None if last is None else key_to_json(last),
         rows=sum(len(p.reading.rows) for p in readings),
-        hash=sum(p.reading.hash for p in readings),
+        hash=sum(sum_exactly(p.reading.rows.read()[HASH].to_numpy()) for p in readings),
         since=min(p.since for p in readings),
         upto=max(p.upto for p in readings),
         position=readings[-1].position,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CertifiedTable:
-    """A table's part of a certificate; `sums`: the lake's own, of its pinned version."""
-
-    report: TableReport
-    evidence: Evidence
-    sums: tuple[Sum, ...]
-
-    def to_json(self) -> Json:
-        pinned = self.evidence.pin
-        return {
-            "table": self.report.table,
-            "equal": self.report.equal,
-            "outcome": self.report.outcome,
-            "not_compared": [column.to_json() for column in self.report.not_compared],
-            "rows": self.report.rows,
-            "found": self.report.difference_count,
-            "undecided": len(self.report.undecided),
-            "schema": self.evidence.schema.to_json(),
-            "ranges": [span.to_json() for span in self.evidence.spans],
-            "lake": pinned
-            and {
-                "version": pinned.version,
-                "offset": pinned.offset,
-                "segment": pinned.segment,
-                "staged": self.report.staged,
-                "bounds": list(self.evidence.bounds),
-                "sums": [{"rows": s.rows, "hash": str(s.hash)} for s in self.sums],
-            },
-        }
+def find_bounds(spans: Sequence[Span], schema: TableSchema) -> tuple[Any, ...]:
+    """The ends of the ranges, where the lake orders the key as the source does."""
+    # Text is left out: its order is the collation's in the database and that of its bytes in the lake.
+    (first, *others) = schema.key_columns
+    is_alike = not others and has_one_order(first) and not pa.types.is_timestamp(first.type)
+    return tuple(span.key_to for span in spans[:-1]) if is_alike else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,36 +158,21 @@ def certificate(
     source: str,
     at: str,
     asked: Iterable[str],
-    tables: Sequence[CertifiedTable],
+    tables: Sequence[Json],
     uncertified: Sequence[UncertifiedTable] = (),
 ) -> bytes:
-    """The file. `at`: the time, ISO 8601; `asked`: the names of all tables that should be in it."""
+    """The file. `at`: the time, ISO 8601; `asked`: the names of all tables that should be in it; `tables`: those that
+    are (`describe_table`)."""
     data = {
         "format": FORMAT,
         "dblog": __version__,
         "source": source,
         "at": at,
         "asked": sorted(asked),
-        "tables": [table.to_json() for table in tables],
+        "tables": list(tables),
         "not_certified": [table.to_json() for table in uncertified],
     }
     return orjson.dumps(data, option=orjson.OPT_INDENT_2) + b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a certificate says of one table. `outcome`: in words; `pin` None: the lake had no copy of it. `staged`: rows
-    that were on top of the pinned version."""
-
-    table: str
-    equal: bool
-    outcome: str
-    not_compared: tuple[str, ...]
-    schema: TableSchema
-    pin: Pin | None
-    staged: int
-    bounds: tuple[Any, ...]
-    sums: tuple[Sum, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +200,7 @@ def read_certificate(file: Path, *, source: str) -> Certificate:
             raise ValueError(f"its format is {data['format']}, and {FORMAT} is known")
         if data["source"] != source:
             raise ValueError(f"it is of source {data['source']}")
-        claims = tuple(map(_claim, data["tables"]))
+        claims = tuple(map(Claim.from_json, data["tables"]))
         uncertified = [UncertifiedTable(t["table"], t["reason"], t["counts"]) for t in data["not_certified"]]
         named = {claim.table for claim in claims} | {table.table for table in uncertified}
         silent = [str(table) for table in data["asked"] if table not in named]
@@ -206,20 +212,3 @@ def read_certificate(file: Path, *, source: str) -> Certificate:
             where=str(file),
             fix="give a file that `verify --certificate` of this version has written",
         ) from error
-
-
-def _claim(table: Json) -> Claim:
-    lake = table["lake"] or {"sums": (), "bounds": (), "staged": 0}
-    # No staged rows are folded on top of a certified version, so its own offset is the newest.
-    pinned = Pin(lake["version"], lake["offset"], lake["segment"], lake["offset"]) if table["lake"] else None
-    return Claim(
-        table=str(table["table"]),
-        equal=table["equal"] is True,
-        outcome=str(table["outcome"]),
-        not_compared=tuple(str(column["column"]) for column in table["not_compared"]),
-        schema=TableSchema.from_json(table["schema"]),
-        pin=pinned,
-        staged=int(lake["staged"]),
-        bounds=tuple(lake["bounds"]),
-        sums=tuple(Sum(s["rows"], int(s["hash"])) for s in lake["sums"]),
-    )

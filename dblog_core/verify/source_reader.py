@@ -21,17 +21,15 @@ from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.dumps.read_only_windows import NotOpened
 from dblog_core.errors import DblogError, TableLocked
-from dblog_core.interfaces import ChunkReader, Clock, Hashes, Source, WatermarkWriter
+from dblog_core.interfaces import Chunk, ChunkReader, Clock, Hashes, Source, WatermarkWriter
 from dblog_core.model import watermark
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_from_json, keys_of, lake_key_from_json
 from dblog_core.model.watermark import Probe
 from dblog_core.retry import retrying
-from dblog_core.rows.arrow_hashes import sum_exactly
 from dblog_core.rows.column_rules import Rules
 from dblog_core.rows.disk_spool import SpooledRows, TableSpool
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.staging.manifest import Probed
 from dblog_core.verify.window_positions import Interrupted, WindowPositions
 
 WINDOW_ROWS = 50_000
@@ -45,32 +43,18 @@ _PLACE_ATTEMPTS = 20  # times that a window is read again because the capture co
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class SelectResult:
-    """What one SELECT has read, and PostgreSQL's snapshot; of a range the sum of the hashes, and the last key."""
-
-    rows: pa.RecordBatch
-    snapshot: str | None
-    hash: int = 0
-    last_key: Key | None = None
-
-
-Select = Callable[[ChunkReader], SelectResult]
+Select = Callable[[ChunkReader], Hashes | Chunk]
 Announce = Callable[[ChunkReader], WatermarkWriter]
 """Makes what stands for watermarks where the source is never written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A SELECT between two watermarks, the rows that it has read, and how to do it again.
-
-    `hash`, `last_key`: of the rows of a range, whose last key is `key_to`.
-    """
+    """A SELECT between two watermarks, the rows that it has read, and how to do it again. `key_to`: the last key of its
+    range (None: it is open, or none)."""
 
     window: str
     rows: SpooledRows
-    hash: int
-    last_key: Key | None
     repeat: Select
     key_to: Key | None = None
 
@@ -105,7 +89,7 @@ class Prober:
     def close(self) -> None:
         self._opened.close()
 
-    def read(self, table: str, select: Select, *, repeat: Select | None = None, key_to: Key | None = None) -> Reading:
+    def read(self, table: str, select: Select, *, key_to: Key | None = None) -> Reading:
         """Low watermark, SELECT, high watermark; then the rows are written, which nothing in the log waits for."""
         window = secrets.token_hex(16)
         self._watermarks.write(watermark.encode(Probe(self._name, window, table, high=False)))
@@ -117,7 +101,7 @@ class Prober:
         self._watermarks.write(watermark.encode(high))
         # After the high watermark: the time that the writing takes does not widen the window.
         rows = SpooledRows(self._spool, self._spool.write(pa.Table.from_batches([result.rows])))
-        return Reading(window, rows, result.hash, result.last_key, repeat or select, key_to)
+        return Reading(window, rows, select, key_to)
 
 
 @dataclass
@@ -158,19 +142,14 @@ class Readers:
 
     def read_hashes(self, schema: TableSchema, keys: Sequence[Any]) -> list[Reading]:
         """The hashes of chosen keys (JSON); none for those that the source does not have."""
-        return self._read_keys(
-            schema, keys, lambda keys_of_part: lambda reader: _hash_keys(reader, schema, keys_of_part)
-        )
+        return self._read_keys(schema, keys, lambda reader, part: _hash_keys(reader, schema, part))
 
     def read_rows(self, schema: TableSchema, keys: Sequence[Any], rules: Rules) -> list[Reading]:
         """The rows of chosen keys, as they are staged."""
 
-        def select(keys_of_part: list[Key]) -> Select:
-            def rows(reader: ChunkReader) -> SelectResult:
-                chunk = reader.read_keys(schema, keys_of_part)
-                return SelectResult(rules.rows(chunk.schema, chunk.rows), chunk.snapshot)
-
-            return rows
+        def select(reader: ChunkReader, part: list[Key]) -> Chunk:
+            chunk = reader.read_keys(schema, part)
+            return replace(chunk, rows=rules.rows(chunk.schema, chunk.rows))
 
         return self._read_keys(schema, keys, select)
 
@@ -183,13 +162,13 @@ class Readers:
         return self._each(readings, read)
 
     def _read_keys(
-        self, schema: TableSchema, keys: Sequence[Any], select: Callable[[list[Key]], Select]
+        self, schema: TableSchema, keys: Sequence[Any], select: Callable[[ChunkReader, list[Key]], Hashes | Chunk]
     ) -> list[Reading]:
         typed = [lake_key_from_json(key, schema) for key in keys]
         parts = [typed[i : i + WINDOW_KEYS] for i in range(0, len(typed), WINDOW_KEYS)]
 
         def read(prober: Prober, part: list[Key]) -> Reading:
-            return prober.read(str(schema.table), select(part))
+            return prober.read(str(schema.table), lambda reader: select(reader, part))
 
         return self._each(parts, read)
 
@@ -198,34 +177,31 @@ class Readers:
         above it later has an event there."""
         after = None if part.after is None else key_from_json(part.after, schema)
         upto = None if part.key_to is None else key_from_json(part.key_to, schema)
-        table = str(schema.table)
+        last_key: Key | None = None
+
+        def select(reader: ChunkReader) -> Hashes:
+            nonlocal upto, last_key
+            hashes = reader.hashes(schema, after=after, upto=upto, limit=WINDOW_ROWS)
+            rows = hashes.rows.num_rows
+            last_key = keys_of(hashes.rows.slice(rows - 1), schema)[0] if rows else None
+            # Within the SELECT's snapshot, so that the end is one that this reading could have seen.
+            if upto is None and rows == WINDOW_ROWS:
+                upto = reader.last_key(schema)
+            return hashes
+
         final = False
         while not final:
             if self.stop.is_set():
                 raise Interrupted
             started_at = self.clock.monotonic()
             fixed = upto
-            end = [upto]  # a list, so that the SELECT below can set it
-
-            def select(reader: ChunkReader, after: Key | None = after, end: list[Key | None] = end) -> SelectResult:
-                result = _hash_range(reader, schema, after, end[0], WINDOW_ROWS)
-                # Within the SELECT's snapshot, so that the end is one that this reading could have seen.
-                if end[0] is None and result.rows.num_rows == WINDOW_ROWS:
-                    end[0] = reader.last_key(schema)
-                return result
-
-            reading = prober.read(table, select)
-            upto = end[0]
+            reading = prober.read(str(schema.table), select)
             rows = len(reading.rows)
-            final = rows < WINDOW_ROWS or reading.last_key == upto
+            final = rows < WINDOW_ROWS or last_key == upto
             # A repeated SELECT covers the whole range: keys above its last row may have got rows meanwhile.
-            key_to = fixed if final else reading.last_key
-
-            def again(reader: ChunkReader, after: Key | None = after, upto: Key | None = key_to) -> SelectResult:
-                return _hash_range(reader, schema, after, upto, _ALL_ROWS)
-
-            yield replace(reading, repeat=again, key_to=key_to)
-            after = reading.last_key
+            key_to = fixed if final else last_key
+            yield replace(reading, repeat=_select_range(schema, after, key_to), key_to=key_to)
+            after = last_key
             self._pace(rows, started_at)
 
     def _pace(self, rows: int, started_at: float) -> None:
@@ -287,13 +263,13 @@ def place_readings(
     placed: dict[int, PlacedReading] = {}
     for _ in range(_PLACE_ATTEMPTS):
         waiting = [i for i in range(len(order)) if i not in placed]
-        if not waiting:
-            return [placed[i] for i in range(len(order))]
-        where = positions.wait_for_positions(order[i].window for i in waiting)
+        places = positions.wait_for_positions(order[i].window for i in waiting)
         for i in waiting:
-            if (place := _place_reading(order[i], where[order[i].window])) is not None:
-                placed[i] = place
-        void = [i for i in waiting if i not in placed]
+            place = places[order[i].window]
+            if place.since is not None:
+                placed[i] = PlacedReading(order[i], place.since, place.offset, place.position)
+        if not (void := [i for i in waiting if i not in placed]):
+            return [placed[i] for i in range(len(order))]
         for i, reading in zip(void, readers.read_again(schema, [order[i] for i in void]), strict=True):
             order[i] = reading
     raise DblogError(
@@ -303,21 +279,11 @@ def place_readings(
     )
 
 
-def _place_reading(reading: Reading, where: Probed) -> PlacedReading | None:
-    if where.since is None:
-        return None
-    return PlacedReading(reading, where.since, where.offset, where.position)
+def _select_range(schema: TableSchema, after: Key | None, upto: Key | None) -> Select:
+    return lambda reader: reader.hashes(schema, after=after, upto=upto, limit=_ALL_ROWS)
 
 
-def _hash_range(
-    reader: ChunkReader, schema: TableSchema, after: Key | None, upto: Key | None, limit: int
-) -> SelectResult:
-    hashed = reader.hashes(schema, after=after, upto=upto, limit=limit)
-    rows = hashed.rows
-    return SelectResult(rows, hashed.snapshot, sum_exactly(rows.column(HASH).to_numpy()), _last_key(rows, schema))
-
-
-def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> SelectResult:
+def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Hashes:
     """Asked keys that the source does not have follow at the end, without a hash."""
     hashed = _read_hashes(reader, schema, [key for key in keys if None not in key])
     have = set(keys_of(hashed.rows, schema))
@@ -325,9 +291,7 @@ def _hash_keys(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Sel
     types = [hashed.rows.schema.field(name).type for name in schema.key]
     columns = [pa.array([key[i] for key in absent], kind) for i, kind in enumerate(types)]
     rest = pa.RecordBatch.from_arrays([*columns, pa.nulls(len(absent), pa.int64())], names=[*schema.key, HASH])
-    both = pa.Table.from_batches([hashed.rows.select([*schema.key, HASH]).cast(rest.schema), rest]).combine_chunks()
-    batches = both.to_batches()
-    return SelectResult(batches[0] if batches else rest, hashed.snapshot)
+    return replace(hashed, rows=pa.concat_batches([hashed.rows.select(rest.schema.names).cast(rest.schema), rest]))
 
 
 def _read_hashes(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> Hashes:
@@ -336,8 +300,3 @@ def _read_hashes(reader: ChunkReader, schema: TableSchema, keys: list[Key]) -> H
         return reader.hashes_of(schema, keys)
     first = reader.hashes(schema, after=None, upto=None, limit=1)
     return replace(first, rows=first.rows.slice(0, 0))
-
-
-def _last_key(batch: pa.RecordBatch, schema: TableSchema) -> Key | None:
-    rows = batch.num_rows
-    return keys_of(batch.slice(rows - 1, 1), schema)[0] if rows else None

@@ -24,7 +24,7 @@ from dblog_core.rows.column_rules import Rules
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify import sample
-from dblog_core.verify.certificate import CertifiedTable, Evidence, UncertifiedTable
+from dblog_core.verify.certificate import UncertifiedTable, describe_table, find_bounds, join_readings
 from dblog_core.verify.compared_columns import NotCompared, SourceColumns, list_not_compared, read_lake_columns
 from dblog_core.verify.judge.comparison import Comparison, Verdict
 from dblog_core.verify.judge.judge import Judge
@@ -81,7 +81,7 @@ class TableComparison:
         self._suspects = Suspects()
         self._unreadable = UnreadableValues()
         self._source_columns = SourceColumns()
-        self._evidence: Evidence | None = None
+        self._evidence: tuple[Comparison, Sequence[PlacedReading]] | None = None
 
     def compare_all_rows(self) -> TableReport:
         """Every row of either side, in the table or its ranges."""
@@ -95,17 +95,19 @@ class TableComparison:
         """Chosen keys (JSON) only."""
         return self._measure(lambda: self._compare_keys(keys))
 
-    def certify(self, report: TableReport) -> CertifiedTable | UncertifiedTable:
+    def certify(self, report: TableReport) -> Json | UncertifiedTable:
         """The table's part of a certificate, once all rows are compared."""
-        evidence = self._evidence
-        if evidence is None:
+        if self._evidence is None:
             return UncertifiedTable(self._name, report.error or report.outcome)
+        comparison, readings = self._evidence
+        schema, pinned = comparison.schema, comparison.pin
         try:
-            pinned = evidence.pin
-            sums = () if pinned is None else self._tools.judge.sum_hashes(evidence.schema, pinned, evidence.bounds)
+            spans = join_readings(readings)
+            bounds = find_bounds(spans, schema)
+            sums = () if pinned is None else self._tools.judge.sum_hashes(schema, pinned, bounds)
         except DblogError as error:
             return UncertifiedTable(self._name, str(error))
-        return CertifiedTable(report, evidence, sums)
+        return describe_table(report, schema, spans, bounds, sums)
 
     def _measure(self, compare: Callable[[], TableReport]) -> TableReport:
         started_at = time.monotonic()
@@ -120,16 +122,16 @@ class TableComparison:
     # All rows -------------------------------------------------------------------------------------------------------
 
     def _compare_all_rows(self) -> TableReport:
-        evidence, schema, verdict = self._scan_table()
+        schema, pinned, verdict = self._scan_table()
         self._suspects.record_verdict(verdict)
         if verdict.more:  # too many to be read by their keys: the whole is read a second time
-            evidence, schema, second = self._scan_table()
+            schema, pinned, second = self._scan_table()
+            self._evidence = None  # for that, each key that differs has to be named
             self._suspects.record_verdict(second)
             self._suspects.decide_open_differences()
-            return self._report(schema, evidence.pin, replace(second, undecided=()))
-        self._evidence = evidence
+            return self._report(schema, pinned, replace(second, undecided=()))
         self._read_open_keys_again(schema)
-        return self._with_history(schema, self._report(schema, evidence.pin, verdict))
+        return self._with_history(schema, self._report(schema, pinned, verdict))
 
     def _with_history(self, schema: TableSchema, report: TableReport) -> TableReport:
         """With the last lines of the table's history compared, without keys in which the table itself differs."""
@@ -144,8 +146,8 @@ class TableComparison:
         fix = f"`dblog reset {quote_for_shell(self._name)}` dumps the table, and its history gets a line of each row"
         return replace(report, history=replace(history, fix=fix if history.is_wrong else None))
 
-    def _scan_table(self) -> tuple[Evidence, TableSchema, Verdict]:
-        """Compares all rows once: the evidence, the source's shape, and the verdict."""
+    def _scan_table(self) -> tuple[TableSchema, Pin | None, Verdict]:
+        """Compares all rows once: the source's shape, the version of the lake, and the verdict."""
         for _ in range(_SCAN_ATTEMPTS):
             with self._tools.readers.turn:  # a version that is pinned before another table is read would be old
                 pinned = self._pin()
@@ -160,8 +162,9 @@ class TableComparison:
             readings = self._place_readings(schema, scanned_ranges)
             if self._is_unaltered(schema, order):
                 comparison = self._comparison(schema, pinned, readings, within=to_json_ranges(self._ranges))
-                evidence = Evidence.of(schema, comparison.schema, pinned, readings)
-                return evidence, schema, self._tools.judge.compare(comparison)
+                verdict = self._tools.judge.compare(comparison)
+                self._evidence = (comparison, readings)
+                return schema, pinned, verdict
         raise DblogError(
             "the table was altered whenever it was read", where=self._name, fix="verify again when nobody alters it"
         )

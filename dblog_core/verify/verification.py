@@ -19,11 +19,11 @@ from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS, explain_lock
 from dblog_core.dumps.read_only_windows import AnnouncedWindows
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError, TableLocked
-from dblog_core.interfaces import ChunkReader, Clock, StateStore, WatermarkWriter
+from dblog_core.interfaces import ChunkReader, Clock, Json, StateStore, WatermarkWriter
 from dblog_core.model.schema import TableName
 from dblog_core.state.lease_holder import CAPTURE
 from dblog_core.verify import certificate, last_results, repair, slice_times
-from dblog_core.verify.certificate import CertifiedTable, UncertifiedTable
+from dblog_core.verify.certificate import UncertifiedTable
 from dblog_core.verify.judge.judge import TABLES_TOGETHER, Judge
 from dblog_core.verify.report import Repair, Report, TableReport
 from dblog_core.verify.sample import SampleSize
@@ -99,7 +99,7 @@ class _Compared:
     another session keeps the table locked."""
 
     report: TableReport
-    certified: CertifiedTable | UncertifiedTable | None = None
+    certified: Json | UncertifiedTable | None = None
     is_locked: bool = False
 
 
@@ -159,11 +159,11 @@ def _compare(tools: Tools, slice_ranges: _SliceRanges, request: VerifyRequest, t
 
 def _certify(source: str, at: str, asked: Sequence[str], compared: Sequence[_Compared], report: Report) -> bytes:
     """The certificate, also of the tables that have no evidence: without them it would pass for one of all tables."""
-    parts = [table.certified for table in compared if isinstance(table.certified, CertifiedTable)]
+    parts = [table.certified for table in compared if isinstance(table.certified, dict)]
     uncertified = [
         table.certified or UncertifiedTable(table.report.table, table.report.error or table.report.outcome)
         for table in compared
-        if not isinstance(table.certified, CertifiedTable)
+        if not isinstance(table.certified, dict)
     ]
     uncertified += [UncertifiedTable(t.table, t.reason, t in report.missing_tables) for t in report.left_out]
     return certificate.certificate(source, at, asked, parts, uncertified)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from dblog_core.commands.verify import check_text
 from dblog_core.config.settings import Config
 from dblog_core.errors import RequestError
 from dblog_core.verify import certificate
-from dblog_core.verify.certificate import Certificate, CertifiedTable, Claim, Evidence, Span, UncertifiedTable
+from dblog_core.verify.certificate import Certificate, Claim, Span, UncertifiedTable
 from dblog_core.verify.certificate_check import check_certificate
 from dblog_core.verify.compared_columns import NotCompared
 from dblog_core.verify.judge.comparison import Sum
@@ -54,9 +55,9 @@ NOW = "2026-01-02T03:04:05+00:00"
 
 
 def test_the_file_holds_the_evidence_of_each_table(tmp_path: Path) -> None:
-    evidence = Evidence(ORDERS, Pin(6, 9, 2, 20), SPANS, ([7],))
-    table = CertifiedTable(REPORT, evidence, (Sum(3, SUM), Sum(2, -SUM)))
-    without_lake = CertifiedTable(REPORT, Evidence(ORDERS, None, SPANS, ()), ())
+    sums = (Sum(3, SUM), Sum(2, -SUM))
+    table = certificate.describe_table(replace(REPORT, pin=Pin(6, 9, 2, 20)), ORDERS, SPANS, ([7],), sums)
+    without_lake = certificate.describe_table(REPORT, ORDERS, SPANS, (), ())
     uncertified = [UncertifiedTable("shop.b", "locked"), UncertifiedTable("shop.c", "no key", counts=False)]
     asked = ["shop.orders", "shop.c", "shop.b"]
     data = orjson.loads(certificate.certificate("shop", NOW, asked, [table, without_lake], uncertified))
