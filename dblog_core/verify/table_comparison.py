@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
@@ -15,7 +16,7 @@ from dblog_core.dumps.dump_records import DumpOptions
 from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.errors import DblogError, LakeError, TableLocked, ValueOutOfRange
-from dblog_core.interfaces import ChunkReader, Json, Source
+from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
 from dblog_core.lake.lake_status import LakeStatus, history_location, read_status, table_location
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -31,7 +32,7 @@ from dblog_core.verify.judge.judge import Judge
 from dblog_core.verify.pinned_version import Pin, columns_left_out, pin
 from dblog_core.verify.report import HistoryReport, Sample, TableReport
 from dblog_core.verify.sample import SampleSize
-from dblog_core.verify.slices import to_json_ranges
+from dblog_core.verify.slices import Slices, to_json_ranges
 from dblog_core.verify.source_reader import PlacedReading, Readers, Reading, place_readings
 from dblog_core.verify.suspects import Kind, Suspects
 from dblog_core.verify.unreadable_values import UnreadableValues, leave_out
@@ -52,17 +53,25 @@ _SCAN_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What every table is compared with."""
+    """What every table is compared with. `slices`: None where whole tables are compared."""
 
     config: Config
     source: Source
     staging: Staging
     lake: Location
+    state: StateStore
+    slices: Slices | None
     readers: Readers
     positions: WindowPositions
     judge: Judge
     workers: int
     say: Callable[[str], None]
+    clock: Clock
+    stop: threading.Event
+
+    def open_reader(self) -> AbstractContextManager[ChunkReader]:
+        """Raises TableLocked at a table that another session keeps locked, after a moment."""
+        return closing(self.source.open_reader(lock_seconds=LOCK_SECONDS))
 
 
 class TableComparison:
@@ -151,7 +160,7 @@ class TableComparison:
         for _ in range(_SCAN_ATTEMPTS):
             with self._tools.readers.turn:  # a version that is pinned before another table is read would be old
                 pinned = self._pin()
-                with self._open_reader() as reader:
+                with self._tools.open_reader() as reader:
                     schema = self._schema(reader)
                     order = reader.key_order(schema)
                     parts = self._parts(reader, schema)
@@ -204,14 +213,14 @@ class TableComparison:
         return count
 
     def _is_unaltered(self, schema: TableSchema, order: str) -> bool:
-        with self._open_reader() as reader:
+        with self._tools.open_reader() as reader:
             now = self._schema(reader)
             return now.fingerprint == schema.fingerprint and reader.key_order(now) == order
 
     # Chosen keys ----------------------------------------------------------------------------------------------------
 
     def _compare_keys(self, keys: Sequence[Any]) -> TableReport:
-        with self._open_reader() as reader:
+        with self._tools.open_reader() as reader:
             schema = self._schema(reader)
         pinned, verdict = self._read_again(schema, keys)
         self._suspects.record_verdict(verdict)
@@ -245,7 +254,7 @@ class TableComparison:
             try:
                 named.update(self._compare_columns(schema, open_keys))
             except ValueOutOfRange:
-                with self._tools.readers.turn, self._open_reader() as reader:
+                with self._tools.readers.turn, self._tools.open_reader() as reader:
                     self._unreadable.find(reader, schema, open_keys, self._rules)
                 named.update(self._compare_columns(schema, open_keys))
         return self._unreadable.add_columns(named, different_keys)
@@ -271,7 +280,7 @@ class TableComparison:
     # A sample -------------------------------------------------------------------------------------------------------
 
     def _compare_sample(self, size: SampleSize) -> TableReport:
-        with self._open_reader() as reader:
+        with self._tools.open_reader() as reader:
             schema = self._schema(reader)
             source_keys = sample.draw_keys(reader, schema, size)
         pinned = self._pin()
@@ -332,9 +341,6 @@ class TableComparison:
 
     def _pin(self) -> Pin | None:
         return pin(self._tools.lake, self._tools.staging, self._table)
-
-    def _open_reader(self) -> AbstractContextManager[ChunkReader]:
-        return closing(self._tools.source.open_reader(lock_seconds=LOCK_SECONDS))
 
     def _place_readings(self, schema: TableSchema, readings: Sequence[Reading]) -> list[PlacedReading]:
         return place_readings(self._tools.readers, self._tools.positions, schema, readings)

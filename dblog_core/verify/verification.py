@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from dblog_core.clock import SystemClock
 from dblog_core.config.settings import Config
 from dblog_core.dumps import requests
 from dblog_core.dumps.key_ranges import Range
-from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS, explain_lock
+from dblog_core.dumps.pace.locked_tables import explain_lock
 from dblog_core.dumps.read_only_windows import AnnouncedWindows
 from dblog_core.dumps.requests import DumpRequest
 from dblog_core.errors import DblogError, RequestError, TableLocked
@@ -72,24 +72,19 @@ def verify(
     for left_out in refused:
         say(f"left out: {left_out.reason}")
     with _open_tools(config, request, stop, say, clock) as tools:
-        slice_ranges = _SliceRanges(tools, request.slice)
         tables = [reference.schema.table for reference in references]
-
-        def compare(table: TableName) -> _Compared | None:
-            return _compare(tools, slice_ranges, request, table)
-
-        compared = _compare_each(tools, tables, compare, stop, clock)
+        compared = _compare_each(tools, tables, lambda table: _compare(tools, request, table))
         report = Report(tuple(table.report for table in compared), tuple(refused), request.pass_over_refused)
         if request.certificate is not None:
             now = dt.datetime.fromtimestamp(clock.time(), dt.UTC).isoformat(timespec="seconds")
             asked = [*map(str, tables), *(left_out.table for left_out in refused)]
             data = _certify(config.source.name, now, asked, compared, report)
             certificate.write(request.certificate, data)
-        report = _repair_tables(tools, slice_ranges, report, stop=stop, clock=clock) if request.repair else report
+        report = _repair_tables(tools, report) if request.repair else report
         for table in report.tables:
             if table.equal:
-                slice_ranges.record_equal_table(TableName.parse(table.table))
-        _remember(config, request, report, began_at=began_at, now=clock.time())
+                _record_equal_table(tools, TableName.parse(table.table))
+        _remember(tools.state, request, report, began_at=began_at, now=clock.time())
         return report
 
 
@@ -104,11 +99,7 @@ class _Compared:
 
 
 def _compare_each(
-    tools: Tools,
-    tables: Sequence[TableName],
-    compare: Callable[[TableName], _Compared | None],
-    stop: threading.Event,
-    clock: Clock,
+    tools: Tools, tables: Sequence[TableName], compare: Callable[[TableName], _Compared | None]
 ) -> list[_Compared]:
     """The tables in their order, some at the same time; without those of which there is nothing to compare. Locked
     tables are tried again once all others are compared. Raises Interrupted."""
@@ -128,22 +119,21 @@ def _compare_each(
             return dict(zip(names, pool.map(compare_or_explain, names), strict=True))
 
     compared = compare_together(tables)
+    clock = tools.clock
     deadline = clock.monotonic() + _LOCKED_SECONDS
-    while (locked := _find_locked(compared)) and clock.monotonic() < deadline:
-        tools.say(f"waiting for locked tables, {deadline - clock.monotonic():.0f} s: {', '.join(map(str, locked))}")
-        if clock.wait(stop, _LOCKED_PAUSE_SECONDS):
+    while (locked := [t for t, result in compared.items() if result and result.is_locked]) and (
+        (seconds_left := deadline - clock.monotonic()) > 0
+    ):
+        tools.say(f"waiting for locked tables, {seconds_left:.0f} s: {', '.join(map(str, locked))}")
+        if clock.wait(tools.stop, _LOCKED_PAUSE_SECONDS):
             raise Interrupted
         compared |= compare_together(locked)
     return [result for result in compared.values() if result is not None]
 
 
-def _find_locked(compared: Mapping[TableName, _Compared | None]) -> list[TableName]:
-    return [table for table, result in compared.items() if result is not None and result.is_locked]
-
-
-def _compare(tools: Tools, slice_ranges: _SliceRanges, request: VerifyRequest, table: TableName) -> _Compared | None:
+def _compare(tools: Tools, request: VerifyRequest, table: TableName) -> _Compared | None:
     try:
-        ranges = slice_ranges.ranges(table)
+        ranges = _find_ranges(tools, table)
     except TableLocked:
         raise
     except DblogError as error:
@@ -169,13 +159,28 @@ def _certify(source: str, at: str, asked: Sequence[str], compared: Sequence[_Com
     return certificate.certificate(source, at, asked, parts, uncertified)
 
 
-def _remember(config: Config, request: VerifyRequest, report: Report, *, began_at: float, now: float) -> None:
+def _find_ranges(tools: Tools, table: TableName) -> list[Range] | None:
+    """Those of the slice, or none for the whole table; None where the slice has nothing of it."""
+    if tools.slices is None:
+        return []
+    with tools.open_reader() as reader:
+        return tools.slices.ranges(reader, reader.schema(table)) or None
+
+
+def _record_equal_table(tools: Tools, table: TableName) -> None:
+    """What was to be compared is equal, or repaired. A later run makes new cuts of a table that is locked now."""
+    if tools.slices is None:
+        return
+    with suppress(TableLocked), tools.open_reader() as reader:
+        tools.slices.record_compared_slice(reader, reader.schema(table))
+
+
+def _remember(state: StateStore, request: VerifyRequest, report: Report, *, began_at: float, now: float) -> None:
     # A result of a part of the rows must not read as one of the table.
     whole = request.slice is None and not request.sample.is_sample
-    with closing(wiring.open_state(config)) as state:
-        last_results.record_results(state, report.tables, whole=whole, now_seconds=now)
-        if request.slice is not None and request.tables is None and report.equal:
-            slice_times.record_compared(state, request.slice, began_us=int(began_at * 1e6))
+    last_results.record_results(state, report.tables, whole=whole, now_seconds=now)
+    if request.slice is not None and request.tables is None and report.equal:
+        slice_times.record_compared(state, request.slice, began_us=int(began_at * 1e6))
 
 
 def _window_opener(state: StateStore, clock: Clock, stop: threading.Event) -> Announce:
@@ -205,12 +210,15 @@ def _open_tools(
         if state.leader(CAPTURE) is None:
             raise no_capture_error()
         lake = wiring.open_lake(config)
+        slices = None if request.slice is None else Slices(state, request.slice, smallest=config.dump.chunk_size)
         with Judge(staging, lake, stop=stop) as judge:
             yield Tools(
                 config=config,
                 source=source,
                 staging=staging,
                 lake=lake,
+                state=state,
+                slices=slices,
                 readers=Readers(
                     source,
                     config.source.name,
@@ -224,49 +232,19 @@ def _open_tools(
                 judge=judge,
                 workers=workers,
                 say=say,
+                clock=clock,
+                stop=stop,
             )
 
 
-class _SliceRanges:
-    """The ranges of each table that are compared."""
-
-    def __init__(self, tools: Tools, slice_: Slice | None) -> None:
-        self._tools = tools
-        self._slice = slice_
-
-    def ranges(self, table: TableName) -> list[Range] | None:
-        """Those of the wanted slice, or none for the whole table; None where the slice has nothing of it."""
-        if self._slice is None:
-            return []
-        with self._open_reader() as reader, self._slices(self._slice) as slices:
-            return slices.ranges(reader, reader.schema(table)) or None
-
-    def record_equal_table(self, table: TableName) -> None:
-        """What was to be compared is equal, or repaired. A later run makes new cuts of a table that is locked now."""
-        if self._slice is None:
-            return
-        with suppress(TableLocked), self._open_reader() as reader, self._slices(self._slice) as slices:
-            slices.record_compared_slice(reader, reader.schema(table))
-
-    def _open_reader(self) -> AbstractContextManager[ChunkReader]:
-        return closing(self._tools.source.open_reader(lock_seconds=LOCK_SECONDS))
-
-    @contextmanager
-    def _slices(self, slice_: Slice) -> Iterator[Slices]:
-        with closing(wiring.open_state(self._tools.config)) as state:
-            yield Slices(state, slice_, smallest=self._tools.config.dump.chunk_size)
-
-
-def _repair_tables(
-    tools: Tools, slice_ranges: _SliceRanges, report: Report, *, stop: threading.Event, clock: Clock
-) -> Report:
+def _repair_tables(tools: Tools, report: Report) -> Report:
     """Dumps what differs, has it merged, and compares it again; the report of that second comparison."""
     differing = [table for table in report.tables if table.difference_count]
     if not differing:
         return report
     for table in differing:
         tools.say(f"{table.table}: {table.difference_count:,} keys are dumped")
-    dumped = repair.dump_differences(tools.config, differing, workers=tools.workers, stop=stop, clock=clock)
+    dumped = repair.dump_differences(tools.config, differing, workers=tools.workers, stop=tools.stop, clock=tools.clock)
     for table in differing:
         if (error := dumped.errors.get(table.table)) is not None:
             report = report.with_table(replace(table, error=str(error)))
@@ -275,7 +253,9 @@ def _repair_tables(
     if dumps:
         tools.say("merging the dumps")
         try:
-            repair.merge_staged(tools.config, tools.lake, tools.staging, dumps, stop=stop, clock=clock, say=tools.say)
+            repair.merge_staged(
+                tools.config, tools.lake, tools.staging, dumps, stop=tools.stop, clock=tools.clock, say=tools.say
+            )
         except DblogError as error:  # what was found stays in the report
             for table in (t for t in report.tables if t.table in dumps):
                 report = report.with_table(replace(table, error=str(error)))
@@ -285,13 +265,13 @@ def _repair_tables(
 
     def compare_again(name: TableName) -> _Compared:
         first_report = first_reports[name]
-        comparison = TableComparison(tools, name, slice_ranges.ranges(name) or ())
+        comparison = TableComparison(tools, name, _find_ranges(tools, name) or ())
         open_keys = [*first_report.differing_keys, *first_report.undecided]
         second_report = comparison.compare_all_rows() if first_report.more else comparison.compare_keys(open_keys)
         repaired = Repair(dumps[first_report.table], first_report.differences)
         counts = {item: getattr(first_report, item) for item in ("rows", "lake_rows", "sample")}
         return _Compared(replace(second_report, **counts, repaired=repaired))
 
-    for compared in _compare_each(tools, list(first_reports), compare_again, stop, clock):
+    for compared in _compare_each(tools, list(first_reports), compare_again):
         report = report.with_table(compared.report)
     return report

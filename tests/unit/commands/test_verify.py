@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dblog_core.clock import SystemClock
 from dblog_core.dumps import requests
 from dblog_core.dumps.dump_records import Refusal
 from dblog_core.verify import verification as verify_run
@@ -36,7 +37,7 @@ def test_a_table_that_is_left_out_is_named_and_ends_in_1_unless_it_is_to_be_pass
 ) -> None:
     @contextlib.contextmanager
     def open_tools(*_: Any) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace()
+        yield SimpleNamespace(clock=SystemClock(), state=None)
 
     monkeypatch.setattr(requests, "resolve", lambda *_: ((), refused))
     monkeypatch.setattr(verify_run, "_open_tools", open_tools)

@@ -171,10 +171,12 @@ def test_a_merge_that_fails_leaves_what_was_found_in_the_report(monkeypatch: pyt
 
     monkeypatch.setattr(repair, "dump_differences", lambda *_, **__: repair.Dumped({OURS: "d1"}, {}))
     monkeypatch.setattr(repair, "merge_staged", fail)
-    tools: Any = SimpleNamespace(config=None, lake=None, staging=None, workers=1, say=lambda _: None)
-    cut: Any = None
+    stop = threading.Event()
+    clock = StepClock()
+    names = dict.fromkeys(("config", "lake", "staging"))
+    tools: Any = SimpleNamespace(**names, workers=1, say=lambda _: None, stop=stop, clock=clock)
     first = Report((TableReport(OURS, missing=(5,)), TableReport(OTHER)))
-    report = verification._repair_tables(tools, cut, first, stop=threading.Event(), clock=StepClock())
+    report = verification._repair_tables(tools, first)
     repaired, other = report.tables
     assert repaired.missing == (5,) and repaired.error is not None and "ended no round" in repaired.error
     assert other.equal and not report.equal

@@ -34,8 +34,9 @@ def _compare(
     stop: threading.Event | None = None,
 ) -> list[verification._Compared]:
     source = SimpleNamespace(find_lock_holder=lambda _: "Ann")
-    tools: Any = SimpleNamespace(say=lines.append, source=source)
-    return verification._compare_each(tools, tables, compare, stop or threading.Event(), clock or SystemClock())
+    stop = stop or threading.Event()
+    tools: Any = SimpleNamespace(say=lines.append, source=source, stop=stop, clock=clock or SystemClock())
+    return verification._compare_each(tools, tables, compare)
 
 
 def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +53,9 @@ def test_tables_are_compared_together_and_told_in_their_order(monkeypatch: pytes
     monkeypatch.setattr(verification, "TableComparison", Check)
     lines: list[str] = []
     tools: Any = SimpleNamespace(say=lines.append)
-    cut: Any = SimpleNamespace(ranges=lambda table: None if table == TABLES[-1] else [])
+    monkeypatch.setattr(verification, "_find_ranges", lambda _, table: None if table == TABLES[-1] else [])
     tables = TABLES[: 2 * TABLES_TOGETHER] + TABLES[-1:]
-    compared = _compare(tables, lambda table: verification._compare(tools, cut, VerifyRequest(None), table), lines)
+    compared = _compare(tables, lambda table: verification._compare(tools, VerifyRequest(None), table), lines)
     assert [table.report.table for table in compared] == [str(table) for table in tables[:-1]]
     assert f"{TABLES[-1]}: no key of it is in this slice" in lines
 
