@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from dblog_core.errors import LakeError
-from dblog_core.lake.lake_status import LakeStatus, State, read_status, table_location
+from dblog_core.lake import table_commits
+from dblog_core.lake.lake_status import LakeStatus, State, TableStatus, read_status, table_location
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 
-_COMMIT = re.compile(r"(\d{20})\.json")
 _ATTEMPTS = 100
 
 
@@ -38,20 +37,19 @@ def pin(lake: Location, staging: Staging, table: TableName) -> Pin | None:
     """
     location = table_location(lake, table)
     for _ in range(_ATTEMPTS):
-        # The status is read on both sides of the listing: equal merge numbers prove that no merge ended between.
-        before = read_status(lake)
-        version = _newest_version(location)
-        after = read_status(lake)
-        if _merge_number(before) == _merge_number(after):
-            return _pin_version(after, staging, table, version)
+        # The status is read on both sides of the version: equal merge numbers prove that no merge ended between.
+        before = read_status(lake) or LakeStatus()
+        version = table_commits.version(location)
+        after = read_status(lake) or LakeStatus()
+        if before.merge == after.merge:
+            return None if version is None else _pin_version(version, after.tables.get(str(table)), staging)
     raise LakeError("a merge ended during each reading of the lake's status", where=str(location), fix="verify again")
 
 
 def columns_left_out(lake: Location, staging: Staging, schema: TableSchema) -> tuple[str, ...]:
     """The columns of the staged shape that the lake has not taken: for a table that keeps its own (`[lake]
     schema_changes = "ignore"`)."""
-    status = read_status(lake)
-    lake_table = None if status is None else status.tables.get(str(schema.table))
+    lake_table = (read_status(lake) or LakeStatus()).tables.get(str(schema.table))
     if lake_table is None or lake_table.schema is None:
         return ()
     # A column that the lake ignores is in its recorded schema, but not in the table.
@@ -59,21 +57,9 @@ def columns_left_out(lake: Location, staging: Staging, schema: TableSchema) -> t
     return tuple(c.name for c in schema.columns if c.name not in have and c.name not in schema.key)
 
 
-def _merge_number(status: LakeStatus | None) -> int:
-    return 0 if status is None else status.merge
-
-
-def _pin_version(status: LakeStatus | None, staging: Staging, table: TableName, version: int | None) -> Pin | None:
-    if version is None:
-        return None
+def _pin_version(version: int, status: TableStatus | None, staging: Staging) -> Pin:
     head = staging.head()
     newest = head.last_offset if head is not None else 0
-    lake_table = None if status is None else status.tables.get(str(table))
-    if lake_table is None:  # its first merge is under way, or it is none of ours
+    if status is None:  # its first merge is under way, or it is none of ours
         return Pin(version, 0, 0, newest)
-    return Pin(version, lake_table.offset, lake_table.segment, newest, lake_table.state is State.STOPPED)
-
-
-def _newest_version(table: Location) -> int | None:
-    versions = [int(match[1]) for name in (table / "_delta_log").names() if (match := _COMMIT.fullmatch(name))]
-    return max(versions, default=None)
+    return Pin(version, status.offset, status.segment, newest, status.state is State.STOPPED)

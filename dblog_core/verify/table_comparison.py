@@ -17,6 +17,7 @@ from dblog_core.dumps.key_ranges import Range
 from dblog_core.dumps.pace.locked_tables import LOCK_SECONDS
 from dblog_core.errors import DblogError, LakeError, TableLocked, ValueOutOfRange
 from dblog_core.interfaces import ChunkReader, Clock, Json, Source, StateStore
+from dblog_core.lake import table_commits
 from dblog_core.lake.lake_status import LakeStatus, history_location, read_status, table_location
 from dblog_core.model.schema import TableName, TableSchema
 from dblog_core.model.table_names import quote_for_shell
@@ -145,7 +146,7 @@ class TableComparison:
     def _with_history(self, schema: TableSchema, report: TableReport) -> TableReport:
         """With the last lines of the table's history compared, without keys in which the table itself differs."""
         location = history_location(self._tools.lake, self._table)
-        if any(name.endswith(".json") for name in (location / "_delta_log").names()):
+        if table_commits.version(location) is not None:
             history = self._tools.judge.compare_history(self._rules.schema(schema))
         elif (gap := explain_lost_history(read_status(self._tools.lake), self._name)) is not None:
             history = HistoryReport(gap=gap)

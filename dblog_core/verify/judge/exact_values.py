@@ -1,12 +1,16 @@
-"""Values in the type of a staged column, exactly: a value that the type does not have is a misfit, equal to none."""
+"""Values in the types of staged columns, exactly: a value that the type does not have is a misfit, equal to none."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.delta_writer.order_guard import Flags, equal_values
+from dblog_core.model import column_defaults
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.arrow_hashes import Columns, Hashes, find_unprintable, hash_rows
 from dblog_core.schema_evolution import compatibility
@@ -31,6 +35,26 @@ def cast_exactly(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Flags]:
     if misfits.any():
         fitting = pc.if_else(pa.array(misfits), pa.scalar(None, kind), fitting)
     return fitting, misfits
+
+
+def fit_columns(
+    image: Mapping[str, pa.Array], schema: TableSchema, offsets: pa.Array, constants: Mapping[str, tuple[int, Any]]
+) -> tuple[dict[str, pa.Array], Flags]:
+    """Rows in the columns and types of the shape, and which of them have a misfit. A column that the image lacks is
+    NULL. `offsets`: of the rows; `constants`: by column the value of rows from before an offset."""
+    columns: dict[str, pa.Array] = {}
+    misfits: Flags = np.zeros(len(offsets), np.bool_)
+    for column in schema.columns:
+        values = pa.nulls(len(offsets), column.type)
+        if column.name in image:
+            values, is_misfit = cast_exactly(image[column.name], column.type)
+            misfits = misfits | is_misfit
+        if column.name in constants:  # a merge that died may have added it to the lake already
+            before, value = constants[column.name]
+            is_older = pc.fill_null(pc.less(offsets, before), False)
+            values = pc.if_else(is_older, column_defaults.scalar(value, column), values)
+        columns[column.name] = values
+    return columns, misfits
 
 
 def hash_values(columns: Columns, misfits: Flags, schema: TableSchema) -> Hashes:

@@ -29,6 +29,7 @@ from dblog_core.lake import foreign_commits
 from dblog_core.lake.lake_status import (
     HISTORY_AFTER,
     HISTORY_WHOLE,
+    LakeStatus,
     State,
     TableStatus,
     history_location,
@@ -69,15 +70,10 @@ class _Extent:
     is_whole: bool
 
 
-class _Unusable(Exception):
-    """Why a history is not compared."""
-
-
 def compare_history(lake: Location, schema: TableSchema, *, max_named: int, check: Callable[[], None]) -> HistoryReport:
     """Keys that only the history's last line or only the table has, and the columns in which they differ. Raises
     LakeError for data that cannot be read."""
-    lake_status = read_status(lake)
-    status = None if lake_status is None else lake_status.tables.get(str(schema.table))
+    status = (read_status(lake) or LakeStatus()).tables.get(str(schema.table))
     if status is None or (reason := explain_not_comparable(status)) is not None:
         return HistoryReport(not_compared="nothing of it is merged" if status is None else reason)
     location = history_location(lake, schema.table)
@@ -87,13 +83,11 @@ def compare_history(lake: Location, schema: TableSchema, *, max_named: int, chec
         files = TableFiles.at(location)
         version = snapshot.newest(files)
         check_rows_readable(version.protocol, version.metadata, str(files))
-        check_begin(version.metadata, schema, gap)
-    except TableRefused as refused:
-        return HistoryReport(not_compared=refused.feature, gap=gap)
+        reason = explain_no_begin(version.metadata, schema, gap)
     except LakeError as error:
-        return HistoryReport(not_compared=error.message, gap=gap)
-    except _Unusable as reason_not:
-        return HistoryReport(not_compared=str(reason_not), gap=gap)
+        reason = error.feature if isinstance(error, TableRefused) else error.message
+    if reason is not None:
+        return HistoryReport(not_compared=reason, gap=gap)
     comparison = _Comparison(lake, schema, version, status, check)
     unequal = UnequalKeys(schema, max_named)
     comparison.compare(unequal, gap)
@@ -121,13 +115,13 @@ def explain_not_comparable(status: TableStatus) -> str | None:
 # From where on it is compared -----------------------------------------------------------------------------------------
 
 
-def check_begin(metadata: Json, schema: TableSchema, gap: str | None) -> None:
-    """Raises _Unusable where the history does not say from where on it has every change, with the first reason why it
-    may not."""
-    if HISTORY_AFTER not in (metadata.get("configuration") or {}):
-        if gap is not None:
-            raise _Unusable(f"it may lack lines: {gap}")
-        raise _Unusable(explain_other_shape(metadata, schema) or "it does not say from where on it is without a gap")
+def explain_no_begin(metadata: Json, schema: TableSchema, gap: str | None) -> str | None:
+    """The first reason why the history does not say from where on it has every change; None: it does."""
+    if HISTORY_AFTER in (metadata.get("configuration") or {}):
+        return None
+    if gap is not None:
+        return f"it may lack lines: {gap}"
+    return explain_other_shape(metadata, schema) or "it does not say from where on it is without a gap"
 
 
 def explain_other_shape(metadata: Json, schema: TableSchema) -> str | None:

@@ -7,7 +7,7 @@ text whose VARIANT is that of another.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,11 @@ from dblog_core.delta_writer.snapshot import Snapshot
 from dblog_core.errors import LakeError
 from dblog_core.interfaces import Json
 from dblog_core.lake.json_variants import SUFFIX, is_filled_variant
-from dblog_core.model import column_defaults
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.rows.variant_encoding import encode_texts
 from dblog_core.schema_evolution.renames import Renames
-from dblog_core.verify.judge.exact_values import cast_exactly
+from dblog_core.verify.judge.exact_values import cast_exactly, fit_columns
 
 OFFSET = "_dblog_offset"
 
@@ -86,33 +85,16 @@ class LakeColumns:
             has_offset,
         )
 
-    @property
-    def stored_names(self) -> Sequence[str]:
-        """The columns of the lake that are read."""
-        return self.shape.names
-
     def adapt(self, stored: pa.Table) -> tuple[dict[str, pa.Array], pa.Array, Flags]:
-        """Rows of a file (`stored_names`) by staged column, their offsets, and which of them have a value that is none
-        of the staged type."""
-        count = len(stored)
-        misfits: Flags = np.zeros(count, np.bool_)
-        offsets = pa.nulls(count, pa.int64())
+        """Rows of a file (`shape`) by staged column, their offsets, and which of them have a value that is none of the
+        staged type."""
+        offsets = pa.nulls(len(stored), pa.int64())
         if self.has_offset:
             offsets, _ = cast_exactly(join_chunks(stored[OFFSET]), pa.int64())
-        columns: dict[str, pa.Array] = {}
-        for column in self.schema.columns:
-            values = pa.nulls(count, column.type)
-            if column.name in self.names:
-                raw = join_chunks(stored[self.names[column.name]])
-                values, apart = cast_exactly(raw, column.type)
-                misfits = misfits | apart
-            if column.name in self.constants:  # a merge that died may have added it already
-                before, value = self.constants[column.name]
-                is_older = pc.fill_null(pc.less(offsets, before), False)
-                values = pc.if_else(is_older, column_defaults.scalar(value, column), values)
-            if column.name in self.variants:
-                values = _mark_other_variants(values, join_chunks(stored[self.variants[column.name]]))
-            columns[column.name] = values
+        image = {column: join_chunks(stored[name]) for column, name in self.names.items()}
+        columns, misfits = fit_columns(image, self.schema, offsets, self.constants)
+        for column, name in self.variants.items():
+            columns[column] = _mark_other_variants(columns[column], join_chunks(stored[name]))
         return columns, offsets, misfits
 
 

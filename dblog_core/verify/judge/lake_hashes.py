@@ -129,7 +129,7 @@ class LakeHashes:
             at = np.flatnonzero(files == number)
             numbers = lake.array("row")[chosen[at]]
             live = self._live[paths[number]]
-            stored = rows_at(self._files, live, columns.shape, columns.stored_names, numbers, most=max_bytes)
+            stored = rows_at(self._files, live, columns.shape, columns.shape.names, numbers, most=max_bytes)
             values, _, misfits = columns.adapt(stored)
             return at, pa.table({**values, MISFITS: pa.array(misfits)})
 
@@ -155,7 +155,7 @@ class LakeHashes:
         columns = self._open_columns
         number = len(self._row_counts)
         self._row_counts[live.path] = 0
-        for first, stored in row_stretches(self._files, live, columns.shape, columns.stored_names):
+        for first, stored in row_stretches(self._files, live, columns.shape, columns.shape.names):
             self._check()
             values, offsets, misfits = columns.adapt(stored)
             count = len(stored)

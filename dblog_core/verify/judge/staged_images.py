@@ -12,19 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dblog_core.delta_writer.order_guard import Flags
-from dblog_core.model import column_defaults
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
+from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging.manifest import ChunkRef
-from dblog_core.verify.judge.exact_values import MISFITS, cast_exactly
+from dblog_core.verify.judge.exact_values import MISFITS, fit_columns
 from dblog_core.verify.judge.hashed_rows import EVENT_FLAGS, NAMES, OLD_KEY, key_columns, key_schema, names_column
 
 IMAGE = "value "
 """The beginning of the names of an image's columns."""
-
-_Columns = Mapping[str, pa.Array]
 
 
 def log_rows(lines: pa.RecordBatch, shape: TableSchema, schema: TableSchema, later: Renames) -> pa.Table:
@@ -58,15 +55,14 @@ def log_rows(lines: pa.RecordBatch, shape: TableSchema, schema: TableSchema, lat
 def chunk_rows(rows: pa.Table, chunk: ChunkRef, shape: TableSchema, schema: TableSchema, later: Renames) -> pa.Table:
     """The rows of a dump's chunk that count."""
     numbers = np.setdiff1d(np.arange(len(rows)), np.array(chunk.evicted, np.int64))
-    rows = rows.take(pa.array(numbers)).combine_chunks()
+    rows = rows.take(pa.array(numbers))
     yes = np.ones(len(rows), np.bool_)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "offset": pa.array(chunk.first_offset + numbers),
         **{name: pa.array(yes if name in ("lives", "whole") else ~yes) for name in EVENT_FLAGS},
         "unchanged": pa.nulls(len(rows), NAMES),
     }
-    batch = rows.to_batches()[0] if len(rows) else pa.RecordBatch.from_pylist([], schema=rows.schema)
-    image = {later.current_name(column.name): batch.column(column.name) for column in shape.columns}
+    image = {later.current_name(column.name): join_chunks(rows[column.name]) for column in shape.columns}
     nothing = pa.nulls(len(rows), pa.null())
     keys = [image.get(name, nothing) for name in schema.key]
     return _with_values(columns, keys, [nothing for _ in schema.key], image, schema, later)
@@ -76,25 +72,22 @@ def _with_values(
     columns: dict[str, pa.Array | pa.ChunkedArray],
     keys: list[pa.Array],
     old_keys: list[pa.Array],
-    image: _Columns,
+    image: Mapping[str, pa.Array],
     schema: TableSchema,
     later: Renames,
 ) -> pa.Table:
     key = key_schema(schema)
-    columns |= key_columns(keys, key) | key_columns(old_keys, key, OLD_KEY)
-    count = len(columns["offset"])
-    constants = later.constants
-    misfits: Flags = np.zeros(count, np.bool_)
-    for column in schema.columns:
-        if column.name in image:
-            values, apart = cast_exactly(image[column.name], column.type)
-            misfits = misfits | apart
-        elif column.name in constants:
-            values = pa.repeat(column_defaults.scalar(constants[column.name][1], column), count)
-        else:
-            values = pa.nulls(count, column.type)
-        columns[IMAGE + column.name] = values
-    return pa.table({**columns, MISFITS: pa.array(misfits)})
+    values, misfits = fit_columns(image, schema, columns["offset"], later.constants)
+    named = {IMAGE + name: array for name, array in values.items()}
+    return pa.table(
+        {
+            **columns,
+            **key_columns(keys, key),
+            **key_columns(old_keys, key, OLD_KEY),
+            **named,
+            MISFITS: pa.array(misfits),
+        }
+    )
 
 
 def _image(images: pa.Array, shape: TableSchema, later: Renames) -> dict[str, pa.Array]:
