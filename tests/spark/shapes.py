@@ -65,7 +65,7 @@ def expected_rows(lake: TestLake, schema: TableSchema, pin: Pin) -> list[Row]:
     rows: list[Row] = []
     for sides in compared.parts(comparison, compared.sort_source([])):
         state = sides.state_at(upto, np.ones(sides.count, np.bool_))
-        images = sides.images(state, upto, np.flatnonzero(state.exists))
+        images = sides.images(upto, np.flatnonzero(state.exists))
         assert not any(images[MISFITS].to_pylist())
         rows += images.drop_columns([MISFITS]).to_pylist()
     return [{name: _as_spark_gives_it(value) for name, value in row.items()} for row in rows]

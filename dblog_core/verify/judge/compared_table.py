@@ -97,6 +97,7 @@ class ComparedTable:
             lake_size = (0, 0) if comparison.pin is None else self.lake.rows.size_of(bucket)
             count = count_parts(source.size_of(bucket), self.staged.events.size_of(bucket), lake_size)
             for part in range(count):
+                self._check()
                 source_rows = HashedRows(pa.concat_tables([nothing, *source.read(bucket, part, count)]), self._key)
                 if comparison.for_chosen_keys and not len(source_rows):
                     continue

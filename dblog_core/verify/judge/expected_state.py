@@ -14,12 +14,11 @@ NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """By the number of a key: how many rows it has, and the hash of one of them. `lake_rows`: the row of the lake that
-    it is; `events`: the event whose image it is (NOWHERE: it is not)."""
+    """By the number of a key: how many rows it has, the hash of one of them, and the event whose image that is
+    (NOWHERE: it is of the lake)."""
 
     copies: Numbers
     hashes: Numbers
-    lake_rows: Numbers
     events: Numbers
 
     @property
@@ -52,13 +51,10 @@ def apply_events(
     copies[appended] = 1
     by_event = appended
     by_event[lake_keys[replaced]] = True
-    at_lake = np.full(count, NOWHERE, np.int64)
-    at_lake[lake_keys[stays]] = np.flatnonzero(stays)
     hashes = np.zeros(count, np.int64)
-    from_lake = at_lake >= 0
-    hashes[from_lake] = lake.hashes[at_lake[from_lake]]
+    hashes[lake_keys[stays]] = lake.hashes[stays]
     hashes[by_event] = events.hashes[last[by_event]]
-    return State(copies, hashes, at_lake, np.where(by_event, last, NOWHERE))
+    return State(copies, hashes, np.where(by_event, last, NOWHERE))
 
 
 def find_superseded(events: HashedRows, settled: int) -> Flags:

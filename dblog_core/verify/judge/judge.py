@@ -29,7 +29,6 @@ from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
-from dblog_core.verify.judge.bucketed_rows import BucketedRows
 from dblog_core.verify.judge.compared_table import SOURCE_VALUE, ComparedTable
 from dblog_core.verify.judge.comparison import MAX_KEYS_NAMED, Comparison, Sum, UnequalKeys, Verdict, json_keys
 from dblog_core.verify.judge.hashed_rows import Numbers, read_in_pieces
@@ -68,7 +67,7 @@ class Judge:
         self._lake = lake
         self._max_named = max_named
         self._stop = stop or threading.Event()
-        self._tables: dict[str, ComparedTable] = {}
+        self._tables: dict[TableSchema, ComparedTable] = {}
         self._lock = threading.Lock()
         self._is_closed = False
         self._reading_ahead = ThreadPoolExecutor(TABLES_TOGETHER, thread_name_prefix="lake")
@@ -107,7 +106,7 @@ class Judge:
             spooled = pa.concat_tables([spooled.read() for spooled in comparison.rows])
             rows = spooled.cast(comparison.schema.arrow).combine_chunks()
             source = table.sort_source([(rows, pa.array(np.arange(len(rows))))])
-            return [pair for sides in self._parts(table, comparison, source) for pair in _columns_of_part(sides, rows)]
+            return [pair for sides in table.parts(comparison, source) for pair in _columns_of_part(sides, rows)]
 
         return self._ask_table(comparison.schema, comparison.pin, find, _count_rows(comparison))
 
@@ -154,14 +153,12 @@ class Judge:
             ) from error
 
     def _table(self, schema: TableSchema, pin: Pin | None, location: Location, source_rows: int) -> ComparedTable:
-        # The source's types too: they tell which texts are JSON.
-        name = f"{schema.table} {schema.fingerprint} {[column.source_type for column in schema.columns]}"
         with self._lock:
-            table = self._tables.pop(name, None)
+            table = self._tables.pop(schema, None)
         if table is None:
             table = ComparedTable(self._staging, location, schema, rows=source_rows, pin=pin, check=self._check)
         with self._lock:
-            table = self._tables.setdefault(name, table)  # reading ahead may have made one meanwhile
+            table = self._tables.setdefault(schema, table)  # reading ahead may have made one meanwhile
             # The table that was not used for longest goes first; a comparison that uses it still has it.
             while len(self._tables) > MAX_TABLES:
                 del self._tables[next(iter(self._tables))]
@@ -171,17 +168,12 @@ class Judge:
         if self._stop.is_set() or self._is_closed:
             raise Interrupted
 
-    def _parts(self, table: ComparedTable, comparison: Comparison, source: BucketedRows) -> Iterator[Sides]:
-        for sides in table.parts(comparison, source):
-            self._check()
-            yield sides
-
     def _compare(self, comparison: Comparison, table: ComparedTable) -> Verdict:
         table.read_on(comparison)
         source = table.sort_source((rows, rows[HASH]) for rows in (spooled.read() for spooled in comparison.rows))
         unequal = UnequalKeys(comparison.schema, self._max_named)
         rows = lake_rows = 0
-        for sides in self._parts(table, comparison, source):
+        for sides in table.parts(comparison, source):
             of_source, of_lake = _compare_part(sides, unequal)
             rows += of_source
             lake_rows += of_lake
@@ -276,7 +268,7 @@ def _columns_of_part(sides: Sides, rows: pa.Table) -> Iterator[tuple[Any, tuple[
     chosen = np.flatnonzero(now.exists[sides.source_keys] & ~_changed_keys(sides)[sides.source_keys])
 
     def read_lake(piece: Numbers, max_bytes: int) -> pa.Table:
-        return sides.images(now, comparison.upto, sides.source_keys[piece], max_bytes=max_bytes)
+        return sides.images(comparison.upto, sides.source_keys[piece], max_bytes=max_bytes)
 
     for piece, lake_rows in read_in_pieces(chosen, read_lake):
         source_rows = rows.take(sides.source.rows[SOURCE_VALUE].take(pa.array(piece))).combine_chunks()

@@ -103,25 +103,11 @@ class Sides:
         groups = [self.lake.keys, self.events.keys, self.source.keys]
         return keys_of_numbers(groups, [self.lake_keys, self.event_keys, self.source_keys], numbers)
 
-    def images(self, state: State, upto: int, numbers: Numbers, *, max_bytes: int = ANY_SIZE) -> pa.Table:
-        """The rows of these keys at that place, in their order; each of them has one in `state`. Raises ValuesTooLarge
-        where they have more than `max_bytes`."""
-        applied = self._apply_upto(upto)
-        by_event = state.events[numbers]
-        lake = np.flatnonzero(by_event == NOWHERE)
-        changed = np.flatnonzero(by_event != NOWHERE)
-        is_whole = applied.events.array("whole")[by_event[changed]]
-        whole = changed[is_whole]
-        partial = changed[~is_whole]
-        parts = [self._hashed_lake.images(self.lake, state.lake_rows[numbers[lake]], max_bytes=max_bytes)]
-        parts.append(self._staged.images(applied.events, by_event[whole], max_bytes=max_bytes))
-        positions = [lake, whole]
-        if len(partial):
-            values = self._find_values(applied, numbers[partial])
-            parts.append(self._partial_images(values, values.rows, max_bytes=max_bytes))
-            positions.append(partial[values.has_row])
-        order = np.argsort(np.concatenate(positions), kind="stable")
-        return pa.concat_tables(parts).take(pa.array(order)).combine_chunks()
+    def images(self, upto: int, numbers: Numbers, *, max_bytes: int = ANY_SIZE) -> pa.Table:
+        """The rows of these keys at that place, in their order; each of them has one in `state_at`. Raises
+        ValuesTooLarge where they have more than `max_bytes`."""
+        values = self._find_values(self._apply_upto(upto), numbers)
+        return self._images_of(values, values.rows, max_bytes=max_bytes)
 
     def _apply_upto(self, upto: int) -> _Applied:
         above = self.comparison.merged_offset if self.comparison.follows_log else upto
@@ -166,7 +152,7 @@ class Sides:
         keys = self.lake_keys[rows[order]].tolist()
         return dict(zip(keys, zip(order.tolist(), self.lake.offsets[rows[order]].tolist(), strict=True), strict=True))
 
-    def _partial_images(self, values: _Values, rows: npt.NDArray[np.int64], *, max_bytes: int) -> pa.Table:
+    def _images_of(self, values: _Values, rows: npt.NDArray[np.int64], *, max_bytes: int) -> pa.Table:
         """Some of the rows with their values. Raises ValuesTooLarge where they have more than `max_bytes`."""
         needed, positions = np.unique(rows, return_inverse=True)
         positions = positions.reshape(rows.shape)
@@ -185,7 +171,7 @@ class Sides:
         """The hashes of some of the rows."""
         schema = self.comparison.schema
         hashes = [np.empty(0, np.int64)]
-        for _, images in read_in_pieces(rows, lambda piece, most: self._partial_images(values, piece, max_bytes=most)):
+        for _, images in read_in_pieces(rows, lambda piece, most: self._images_of(values, piece, max_bytes=most)):
             columns = {column.name: join_chunks(images[column.name]) for column in schema.columns}
             hashes.append(hash_values(columns, np.asarray(images[MISFITS]), schema))
         return np.concatenate(hashes)
