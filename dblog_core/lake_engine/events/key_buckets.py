@@ -15,17 +15,17 @@ from itertools import chain
 from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events import staged_events
-from dblog_core.lake_engine.events.key_chains import KeyHasher, Words, find_staged_chains
+from dblog_core.lake_engine.events.key_chains import KeyHasher, find_staged_chains
 from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_up_to, split_by_number
 from dblog_core.rows.disk_spool import SpooledTable, TableSpool
+from dblog_core.rows.key_spreading import Words, bucket_numbers
 from dblog_core.staging import Staging
 
 MOST_BUCKETS = 256
@@ -39,11 +39,6 @@ GROUP_EVENTS = 100_000
 """Of buckets that are joined: the most of each, unless one bucket has more."""
 PORTION_BYTES = 32 << 20
 """Decoded bytes of events of a bucket that are followed at a time."""
-
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplier: keys with a stride would fill one bucket
-_UPPER = np.uint64(32)
-_MIX = (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53))  # of MurmurHash3's finalizer
-_SHIFT = np.uint64(33)
 
 HashRows: TypeAlias = Callable[[pa.Table], Words]
 """By row the key that stands for all keys which must be in its bucket."""
@@ -217,12 +212,3 @@ def _join_small(buckets: Iterable[Bucket]) -> Iterator[Bucket]:
         group.add_bucket(bucket)
     if group.rows:
         yield group
-
-
-def bucket_numbers(keys: Words, count: int, *, level: int = 0) -> npt.NDArray[np.int64]:
-    """By key the number of its bucket. `keys`: the first halves of their hashes; `level`: keys that share a bucket at
-    one level share none at another, but by chance."""
-    for _ in range(level):
-        for factor in _MIX:
-            keys = (keys ^ (keys >> _SHIFT)) * factor
-    return (((keys * _SPREAD) >> _UPPER) % np.uint64(count)).astype(np.int64)

@@ -1,15 +1,11 @@
-"""Keys that belong together: a row may keep values of the key that it had before, so all keys that changes of key lead
-between are in one bucket.
-
-A key is the first half of its hash here: two keys with the same one are together too.
-"""
+"""The chains of staged events: a row may keep values of the key that it had before, so all keys that changes of key
+lead between are in one bucket."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,12 +15,8 @@ from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.rows.disk_spool import SpooledTables, spooled_array
+from dblog_core.rows.key_spreading import Chains, Words, find_chains
 from dblog_core.staging import Staging
-
-Words = npt.NDArray[np.uint64]
-
-_SLICE = 1 << 20
-"""Numbers of changes of key that are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,71 +51,3 @@ def find_staged_chains(staging: Staging, work: Work, schema: TableSchema, hasher
         new[end : end + len(rows)] = np.asarray(rows["new"])
         end += len(rows)
     return find_chains(old, new)
-
-
-def find_chains(old: Words, new: Words) -> Chains:
-    """Which keys changes of key lead between, by their hashes: two keys with the same hash share a bucket too. What is
-    as long as the changes is a `spooled_array`."""
-    both = spooled_array(2 * len(old), np.uint64)
-    both[: len(old)] = old
-    both[len(old) :] = new
-    both.sort()
-    keys = _distinct(both)
-    roots = spooled_array(len(keys), np.int64)
-    for part in _slices(len(keys)):
-        roots[part] = np.arange(part.start, part.start + len(roots[part]))
-    while True:
-        is_done = True
-        for part in _slices(len(old)):
-            first, second = (roots[np.searchsorted(keys, side[part])] for side in (old, new))
-            if (first != second).any():
-                is_done = False
-                # The root of each pair that is not together yet points at the lower one, and then each key at its root.
-                np.minimum.at(roots, np.maximum(first, second), np.minimum(first, second))
-        if is_done:
-            return Chains(keys, roots)
-        while _shorten(roots):
-            pass
-
-
-def _shorten(roots: npt.NDArray[np.int64]) -> bool:
-    """Has each key point at the root of the one that it points at; False where all do."""
-    is_shorter = False
-    for part in _slices(len(roots)):
-        further = roots[roots[part]]
-        is_shorter |= bool((further != roots[part]).any())
-        roots[part] = further
-    return is_shorter
-
-
-def _distinct(ordered: Words) -> Words:
-    """The numbers, each once, moved to the front of the array."""
-    count = 0
-    for part in _slices(len(ordered)):
-        numbers = ordered[part]
-        is_new = np.ones(len(numbers), np.bool_)
-        is_new[1:] = numbers[1:] != numbers[:-1]
-        is_new[0] = not count or numbers[0] != ordered[count - 1]
-        chosen = numbers[is_new]
-        ordered[count : count + len(chosen)] = chosen
-        count += len(chosen)
-    return ordered[:count]
-
-
-def _slices(count: int) -> list[slice]:
-    return [slice(at, at + _SLICE) for at in range(0, count, _SLICE)]
-
-
-@dataclass(frozen=True, slots=True)
-class Chains:
-    """Keys that belong to others: `keys` in order, and for each the place of the one that stands for all of them."""
-
-    keys: Words
-    roots: npt.NDArray[np.int64]
-
-    def replace(self, keys: Words) -> Words:
-        """The keys, each as the one that stands for it."""
-        if not len(self.keys):
-            return keys
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[places] == keys, self.keys[self.roots[places]], keys)

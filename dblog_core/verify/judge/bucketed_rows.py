@@ -11,15 +11,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dblog_core.delta_writer.keys.key_hash import hash_keys
 from dblog_core.rows.chunked_columns import join_chunks, join_up_to, split_by_number
 from dblog_core.rows.disk_spool import SpooledTables, TableSpool
+from dblog_core.rows.key_spreading import Chains, Words, bucket_numbers, find_chains
 from dblog_core.verify.judge.hashed_rows import Numbers, select_keys
-
-Words = npt.NDArray[np.uint64]
 
 BUCKET_ROWS = 100_000
 """Of the lake, and of the log, that a bucket is to have."""
@@ -30,20 +28,16 @@ PART_BYTES = 64 << 20
 SORTED_BYTES = 16 << 20
 """Of rows that are sorted into buckets at once."""
 
-_LOWER = np.uint64(0xFFFFFFFF)
-_UPPER = np.uint64(32)
 _NO_WORDS = np.empty(0, np.uint64)
 _SECRET = secrets.token_bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which bucket of `count` a key is in. `linked`: keys that share a bucket with others, as hashes in order;
-    `leaders`: for each the key that stands for all of its group."""
+    """Which bucket of `count` a key is in; those of one chain are in the same."""
 
     count: int
-    linked: Words = field(default_factory=lambda: _NO_WORDS)
-    leaders: Words = field(default_factory=lambda: _NO_WORDS)
+    chains: Chains = field(default_factory=lambda: find_chains(_NO_WORDS, _NO_WORDS))
 
     @classmethod
     def for_rows(cls, rows: int) -> Placement:
@@ -56,48 +50,33 @@ class Placement:
         has_value = np.logical_and.reduce([np.asarray(column.is_valid()) for column in keys.columns])
         if has_value.any():
             valued = keys if has_value.all() else keys.filter(pa.array(has_value))
-            words[has_value] = _mix(hash_keys([join_chunks(column) for column in valued.columns], _SECRET).first)
-        if not len(self.linked):
-            return words
-        places = np.minimum(np.searchsorted(self.linked, words), len(self.linked) - 1)
-        return np.where(self.linked[places] == words, self.leaders[places], words)
+            words[has_value] = hash_keys([join_chunks(column) for column in valued.columns], _SECRET).first
+        return self.chains.replace(words)
 
     def buckets(self, keys: pa.Table) -> Numbers:
         """The bucket of each key."""
-        return ((self.words(keys) >> _UPPER) % np.uint64(self.count)).astype(np.int64)
+        return bucket_numbers(self.words(keys), self.count, level=1)  # at level 0 large strides fill some buckets only
 
     def parts(self, keys: pa.Table, count: int) -> Numbers:
         """One of `count` parts of its bucket, for each key."""
-        return ((self.words(keys) & _LOWER) % np.uint64(count)).astype(np.int64)
+        return bucket_numbers(self.words(keys), count, level=2)
 
     def with_links(self, old: pa.Table, new: pa.Table) -> Placement:
         """Has each two of these keys, row by row, in one bucket too."""
-        ends = np.concatenate([self.words(old), self.words(new)])
-        # The keys that are linked already follow their leaders.
-        keys, numbers = np.unique(np.concatenate([ends, self.linked, self.leaders]), return_inverse=True)
-        firsts = np.concatenate([numbers[: len(old)], numbers[2 * len(old) :][: len(self.linked)]])
-        seconds = np.concatenate([numbers[len(old) : 2 * len(old)], numbers[2 * len(old) + len(self.linked) :]])
-        leaders = np.arange(len(keys))
-        while (leaders[firsts] != leaders[seconds]).any():
-            lower = np.minimum(leaders[firsts], leaders[seconds])
-            for side in (firsts, seconds):
-                np.minimum.at(leaders, leaders[side], lower)
-                np.minimum.at(leaders, side, lower)
-        return replace(self, linked=keys, leaders=keys[leaders])
+        earlier = self.chains.keys
+        return replace(
+            self,
+            chains=find_chains(
+                np.concatenate([self.words(old), earlier]),
+                np.concatenate([self.words(new), self.chains.replace(earlier)]),
+            ),
+        )
 
 
 def count_parts(*sizes: tuple[int, int]) -> int:
     """In how many parts so many rows and bytes are compared."""
     rows, nbytes = (int(total) for total in np.sum(sizes, axis=0))
     return max(1, -(-rows // PART_ROWS), -(-nbytes // PART_BYTES))
-
-
-def _mix(words: Words) -> Words:
-    """Spreads all bits of each word over all of it. Source: Steele, Lea and Flood, SplitMix64."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 class BucketedRows:

@@ -13,8 +13,8 @@ import pytest
 
 from dblog_core.errors import CorruptSegment, LakeError
 from dblog_core.lake import merge_plan
-from dblog_core.lake_engine.events import fold, key_buckets, key_chains, staged_events
-from dblog_core.rows import disk_spool
+from dblog_core.lake_engine.events import fold, key_buckets, staged_events
+from dblog_core.rows import disk_spool, key_spreading
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import DataFile
 from tests.spark.segments import SegmentBuilder, table
@@ -124,7 +124,7 @@ def test_keys_that_changes_lead_between_stand_together(soak_seed: int) -> None:
     dice = np.random.default_rng(soak_seed)
     for count in (0, 1, 30, 300):
         old, new = dice.integers(0, 2**64, 200, np.uint64)[dice.integers(0, 200, (2, count))]
-        chains = key_chains.find_chains(old, new)
+        chains = key_spreading.find_chains(old, new)
         groups: dict[int, set[int]] = {key: {key} for key in (*old.tolist(), *new.tolist())}
         for one, other in zip(old.tolist(), new.tolist(), strict=True):
             together = groups[one] | groups[other]
@@ -134,7 +134,7 @@ def test_keys_that_changes_lead_between_stand_together(soak_seed: int) -> None:
         assert all(key in groups[root] and {roots[k] for k in groups[key]} == {root} for key, root in roots.items())
         assert chains.replace(np.array([5], np.uint64)).tolist() == [5], "a key that did not change"
     line = dice.permutation(100_000).astype(np.uint64)
-    chains = key_chains.find_chains(line[:-1], line[1:])
+    chains = key_spreading.find_chains(line[:-1], line[1:])
     assert set(chains.replace(line).tolist()) == {0}
 
 
@@ -148,7 +148,7 @@ def test_buckets_that_have_no_room_are_split_again(
     monkeypatch.setattr(key_buckets, "MOST_BUCKETS", 3)
     monkeypatch.setattr(key_buckets, "GROUP_EVENTS", 10)
     monkeypatch.setattr(key_buckets, "BUCKET_ROWS", 20)
-    monkeypatch.setattr(key_chains, "_SLICE", 3)
+    monkeypatch.setattr(key_spreading, "_SLICE", 3)
     monkeypatch.setattr(disk_spool, "_IN_MEMORY", 0)
     monkeypatch.setattr(staged_events, "MAX_ROWS", 20)
     lake = in_buckets(tmp_path, f"split {soak_seed}/{portion}")

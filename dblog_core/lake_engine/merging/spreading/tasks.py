@@ -34,8 +34,8 @@ from dblog_core.lake.lake_status import table_location
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.lake_engine.events.fold import WITHHOLD, fold_bucket
-from dblog_core.lake_engine.events.key_buckets import Bucket, bucket_numbers, split_bucket
-from dblog_core.lake_engine.events.key_chains import Chains, KeyHasher, Words
+from dblog_core.lake_engine.events.key_buckets import Bucket, split_bucket
+from dblog_core.lake_engine.events.key_chains import KeyHasher
 from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.lake_engine.merging import upsert_rows
 from dblog_core.lake_engine.merging.spreading.key_ranges import KeyRanges
@@ -45,6 +45,7 @@ from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
 from dblog_core.rows.chunked_columns import join_chunks, join_up_to, split_by_number
 from dblog_core.rows.disk_spool import TableSpool
+from dblog_core.rows.key_spreading import Chains, Words, bucket_numbers
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 

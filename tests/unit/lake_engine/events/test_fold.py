@@ -14,11 +14,11 @@ import pytest
 
 from dblog_core.lake import merge_plan
 from dblog_core.lake.merge_plan import Work
-from dblog_core.lake_engine.events import fold, key_buckets, key_chains, last_rows, staged_events
+from dblog_core.lake_engine.events import fold, key_buckets, last_rows, staged_events
 from dblog_core.lake_engine.events.fold import FoldedRows, Room, fold_work
 from dblog_core.lake_engine.events.key_buckets import Bucket
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows import disk_spool
+from dblog_core.rows import disk_spool, key_spreading
 from dblog_core.rows.disk_spool import TableSpool
 from dblog_core.staging import Staging
 from tests.spark.segments import Row, SegmentBuilder, table
@@ -192,7 +192,7 @@ def randomize_sizes(dice: random.Random, monkeypatch: pytest.MonkeyPatch) -> Non
             "GROUP_EVENTS": (1, 60, 100_000),
             "PORTION_BYTES": (1, 5_000, 32 << 20),
         },
-        key_chains: {"_SLICE": (3, 1 << 20)},
+        key_spreading: {"_SLICE": (3, 1 << 20)},
         last_rows: {"SORTED_ROWS": (20, 4_000_000), "SPOOLED_ROWS": (10, 1_000_000)},
         fold: {"PART_BYTES": (1, 48 << 20), "_ROOM": (Room(0), Room(128 << 20))},
         disk_spool: {"_IN_MEMORY": (0, 16 << 20)},
