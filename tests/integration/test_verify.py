@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from dblog_core.algorithm.window import Windows
-from dblog_core.capture.run_capture import run_capture
-from dblog_core.dumps import dump_store
 from dblog_core.errors import DblogError, RequestError
-from dblog_core.lake.lake_status import table_location
-from dblog_core.model.schema import TableName
 from dblog_core.verify import slice_times, source_reader, verification
 from dblog_core.verify.certificate import read_certificate
-from dblog_core.verify.certificate_check import check_certificate
 from dblog_core.verify.report import Differences
 from dblog_core.verify.slices import Slice
-from dblog_core.wiring import open_lake, open_staging, open_state
+from dblog_core.wiring import open_staging, open_state
 from tests.contract.test_source import numbers_of
 from tests.fix_servers import Database
-from tests.fix_verify import Verify
-from tests.integration import test_swapped_tables as swapped
 from tests.integration.locks import locked
-from tests.integration.verify_shop import ROWS, Merge, Plainly, Shop
+from tests.integration.verify_shop import ROWS, Plainly, Shop, count_dumped_rows, open_shop
 from tests.read_only import forget, reader_of
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -40,7 +30,7 @@ from tests.waiting import PATIENCE_SECONDS, wait_until
 @pytest.fixture
 def shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """Windows are small, so that there are many of them."""
-    with _open_shop(Shop(database, database.config(tmp_path, dump={"chunk_size": 100})), monkeypatch) as opened_shop:
+    with open_shop(Shop(database, database.config(tmp_path, dump={"chunk_size": 100})), monkeypatch) as opened_shop:
         yield opened_shop
 
 
@@ -51,29 +41,10 @@ def closed_shop(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config = reader.config(tmp_path, dump={"chunk_size": 100})
     config = config.model_copy(update={"source": config.source.model_copy(update={"read_only": True})})
     try:
-        with _open_shop(Shop(database, config), monkeypatch) as opened_shop:
+        with open_shop(Shop(database, config), monkeypatch) as opened_shop:
             yield opened_shop
     finally:
         forget(reader)
-
-
-@contextmanager
-def _open_shop(shop: Shop, monkeypatch: pytest.MonkeyPatch, *, window_rows: int = 100) -> Iterator[Shop]:
-    monkeypatch.setattr(source_reader, "WINDOW_ROWS", window_rows)
-    monkeypatch.setattr(source_reader, "WINDOW_KEYS", 20)
-    shop.fill()
-    with shop.capturing():
-        shop.dump()
-        yield shop
-
-
-def _count_dumped_rows(shop: Shop, dump_id: str) -> int:
-    """Rows of a dump, those that it found to be gone included."""
-    state = open_state(shop.config)
-    try:
-        return dump_store.read_dump(state, dump_id).rows
-    finally:
-        state.close()
 
 
 @pytest.mark.one_of(2)
@@ -158,7 +129,7 @@ def test_every_damaged_row_is_found_and_mended_where_nothing_may_be_written(
         assert mended.equal, mended.to_json()
         (repaired,) = mended.tables
         assert repaired.repaired is not None and sorted(repaired.repaired.differences.missing) == [9, 600]
-        assert _count_dumped_rows(shop, repaired.repaired.dump_id) == 6, "exactly those keys"
+        assert count_dumped_rows(shop, repaired.repaired.dump_id) == 6, "exactly those keys"
 
 
 @pytest.mark.in_turn
@@ -268,97 +239,6 @@ def test_a_row_that_is_committed_and_hidden_is_no_difference(
     assert verify(shop.config, shop.a).equal
 
 
-@pytest.fixture
-def delta(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merge_here: Merge, spark: SparkSession
-) -> Iterator[Delta]:
-    """Table a alone is captured, and is in the lake; few windows, each of which costs Spark a job."""
-    config = database.config(tmp_path, dump={"chunk_size": 100})
-    source = config.source.model_copy(update={"tables": (f"{database.schema}.a",)})
-    shop = Shop(database, config.model_copy(update={"source": source}))
-    with _open_shop(shop, monkeypatch, window_rows=ROWS // 2):
-        merge_here(shop.config)
-        yield Delta(shop, spark, str(table_location(open_lake(shop.config), TableName.parse(shop.a))))
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """A shop whose table a is in the lake."""
-
-    shop: Shop
-    spark: SparkSession
-    location: str
-
-    def damage(self) -> None:
-        """By somebody else's commits, as far as the merge can tell: 7 differs, 9 and ROWS are missing, -10 is extra."""
-        other_session = self.spark.newSession()
-        other_session.conf.set("spark.databricks.delta.commitInfo.userMetadata", "theirs")
-        table = f"delta.`{self.location}`"
-        other_session.sql(f"UPDATE {table} SET v = 'other', n = NULL WHERE id = 7")
-        other_session.sql(f"DELETE FROM {table} WHERE id IN (9, {ROWS})")
-        other_session.sql(
-            f"INSERT INTO {table} SELECT -id, v, n, d, t, NULL, NULL, NULL, NULL FROM {table} WHERE id = 10"
-        )
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """Those that the workload leaves alone, as a reader of the lake has them."""
-        read = f"SELECT id, v, n, d, t FROM delta.`{self.location}` WHERE id <= {ROWS} ORDER BY id"
-        return [tuple(row) for row in self.spark.sql(read).collect()]
-
-
-@pytest.mark.one_of(4)
-@pytest.mark.in_turn
-@pytest.mark.timeout(1800)
-def test_every_damaged_row_is_found_and_mended_while_rows_are_written(
-    delta: Delta, verify_here: Verify, tmp_path: Path
-) -> None:
-    """In the Delta table, by dump and merge."""
-    shop = delta.shop
-    if shop.database.kind == "mysql":  # it is the lake's side alone, and the same for all sources
-        _certify(delta, verify_here, tmp_path / "certificate.json")
-    else:
-        delta.damage()
-    source = shop.database.query(f"SELECT id, v, n, d, t FROM a WHERE id <= {ROWS} ORDER BY id")
-    assert len(source) == ROWS and delta.rows() != source
-    with shop.workload(pause_seconds=0.02):  # where Spark is slow, it has the less to merge
-        report = verify_here(shop.config, shop.a, repair=True)
-    assert report.equal, report.to_json()
-    (table,) = report.tables
-    repaired = table.repaired
-    assert repaired is not None
-    differences = repaired.differences
-    assert (sorted(differences.missing), differences.extra) == ([9, ROWS], (-10,))
-    assert differences.different == ((7, ("v", "n")),)
-    assert _count_dumped_rows(shop, repaired.dump_id) == 4, "exactly those keys"
-    assert delta.rows() == source
-
-
-def _certify(delta: Delta, verify_here: Verify, file: Path) -> None:
-    """Certifies the table, damages it, holds the certificate against it, and draws a sample of it."""
-    shop = delta.shop
-    assert verify_here(shop.config, shop.a, certificate=file).equal
-    (written,) = json.loads(file.read_text())["tables"]
-    assert (written["table"], written["rows"], sum(r["rows"] for r in written["ranges"])) == (shop.a, ROWS, ROWS)
-    sides = [[(part["rows"], part["hash"]) for part in of] for of in (written["ranges"], written["lake"]["sums"])]
-    assert sides[0] == sides[1]
-
-    delta.damage()
-    check = check_certificate(shop.config, file, stop=threading.Event())
-    assert check.equal, "of its own version"
-    data = json.loads(file.read_text())
-    data["tables"][0]["lake"]["version"] += 1
-    file.write_text(json.dumps(data))
-    check = check_certificate(shop.config, file, stop=threading.Event())
-    assert not check.equal and check.tables[0].error is not None and "has other rows now" in check.tables[0].error
-    assert not verify_here(shop.config, shop.a, certificate=file).equal
-    check = check_certificate(shop.config, file, stop=threading.Event())
-    assert not check.equal and "was not equal to the source when" in str(check.tables[0].error)
-
-    (drawn,) = verify_here(shop.config, shop.a, sample={"share": 1.0, "confidence": 0.9}).tables
-    assert drawn.sample is not None and drawn.sample.source_rows >= ROWS // 2
-    assert 0.001 < drawn.sample.source_at_most < 0.03
-
-
 @pytest.mark.parametrize("source_kind", ["postgres"], indirect=True)
 def test_without_a_capture_nothing_is_compared(database: Database, tmp_path: Path, verify_plainly: Plainly) -> None:
     database.execute("CREATE TABLE a (id int PRIMARY KEY)")
@@ -410,30 +290,3 @@ def test_slices_in_a_row_find_and_mend_all_that_differs_and_each_its_own(
     assert seen[c] == 120 and ROWS <= seen[shop.a] < 2 * ROWS
     parts = [comparison for comparison in lake.comparisons if comparison.within]
     assert {str(comparison.schema.table) for comparison in parts} == {shop.a, c}
-
-
-@pytest.mark.in_turn
-@pytest.mark.parametrize("source_kind", ["mysql", "mariadb"], indirect=True)
-def test_rows_with_a_zero_date_are_named_with_their_column_and_all_other_columns_are_compared(
-    database: Database, tmp_path: Path, merge_here: Merge, verify_here: Verify
-) -> None:
-    """A session without a strict mode gives them to all rows that are there when the column comes."""
-    config = database.config(tmp_path)
-    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(20))")
-    run_capture(config, stop=threading.Event(), until_current=True)
-    database.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c'), (4, 'd')")
-    run_capture(config, stop=threading.Event(), until_current=True)
-    merge_here(config)
-    with swapped.capturing(config):
-        database.execute(
-            "SET SESSION sql_mode = ''",
-            "ALTER TABLE t ADD COLUMN dt DATE NOT NULL",
-            "SET SESSION sql_log_bin = 0",
-            "UPDATE t SET v = 'lost' WHERE id IN (2, 4)",
-            "UPDATE t SET dt = '2024-05-06' WHERE id >= 3",
-        )
-        (report,) = verify_here(config, f"{database.schema}.t").tables
-    assert report.error is None
-    assert dict(report.different) == {1: ("dt",), 2: ("v", "dt"), 3: ("dt",), 4: ("v", "dt")}
-    (dt,) = [column for column in report.not_compared if column.column == "dt"]
-    assert dt.reason.endswith("in the rows 1, 2") and "zero date" in dt.reason

@@ -7,10 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
 from dblog_core.capture.run_capture import run_capture
 from dblog_core.config.settings import Config
-from dblog_core.dumps import filing, work_loop
+from dblog_core.dumps import dump_store, filing, work_loop
 from dblog_core.dumps.requests import DumpRequest
+from dblog_core.verify import source_reader
 from dblog_core.wiring import open_staging, open_state
 from tests.fix_servers import Database
 from tests.fix_verify import Verify
@@ -116,3 +119,22 @@ class Shop:
                 [f"INSERT INTO b VALUES ('hot {number}', 1)", f"DELETE FROM b WHERE code = 'hot {number - 20}'"],
             ]
         )  # fmt: skip
+
+
+@contextmanager
+def open_shop(shop: Shop, monkeypatch: pytest.MonkeyPatch, *, window_rows: int = 100) -> Iterator[Shop]:
+    monkeypatch.setattr(source_reader, "WINDOW_ROWS", window_rows)
+    monkeypatch.setattr(source_reader, "WINDOW_KEYS", 20)
+    shop.fill()
+    with shop.capturing():
+        shop.dump()
+        yield shop
+
+
+def count_dumped_rows(shop: Shop, dump_id: str) -> int:
+    """Rows of a dump, those that it found to be gone included."""
+    state = open_state(shop.config)
+    try:
+        return dump_store.read_dump(state, dump_id).rows
+    finally:
+        state.close()

@@ -186,33 +186,6 @@ def test_a_table_that_is_stopped_or_missing_is_taken_as_it_is(world: World) -> N
     assert world.compare(replace(comparison, pin=None)).missing == (1, 2)
 
 
-def test_sums_and_samples_are_the_lakes_own(world: World) -> None:
-    for key in range(1, 10):
-        world.build.create(T, row(key))
-    world.build.seal()
-    world.lake.merge_well()
-    pin = world.pin()
-    sums = world.judge.sum_hashes(T, pin, (3, 8))
-    parts = [range(1, 4), range(4, 9), range(9, 10)]
-    assert [(s.rows, s.hash) for s in sums] == [(len(p), sum(row_hash(T, row(k)) for k in p)) for p in parts]
-    drawn, count = world.judge.draw_keys(T, pin, 5, 7)
-    assert len(set(drawn)) == 5 and set(drawn) <= set(range(1, 10)) and count == 9
-
-
-def test_the_columns_that_differ_are_named(world: World) -> None:
-    for key in (1, 2, 3):
-        world.build.create(T, row(key))
-    world.build.seal()
-    world.lake.merge_well()
-    since = world.build.offset
-    world.build.update(T, row(3, "new"))
-    world.build.seal()
-    rows: list[Any] = [row(1, "other", None), row(2), row(3, "other")]
-    batch = pa.RecordBatch.from_pylist(rows, schema=T.arrow)
-    comparison = Comparison(T, world.pin(), (spool_rows(batch),), since, world.build.offset, for_chosen_keys=True)
-    assert world.judge.find_differing_columns(comparison) == [(1, ("v", "big")), (2, ())]
-
-
 def test_only_what_lies_within_the_ranges_is_compared(lake: TestLake) -> None:
     """Without a file of the source all that the lake has there is extra; Python orders these keys as databases do."""
     schema = table("k", key=("x", "y"), x=pa.int64(), y=pa.binary(), v=pa.string())
