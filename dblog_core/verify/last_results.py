@@ -7,7 +7,7 @@ or a slice; `not_compared`: how many columns the comparison was not of.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import orjson
@@ -41,18 +41,12 @@ class LastResult:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         # A version before this one did not count the columns.
-        not_compared = data.get("not_compared", 0)
-        return cls(data["at"], data["outcome"], data["equal"], data["rows"], data["whole"], not_compared)
+        names = ("outcome", "equal", "rows", "whole", "not_compared")
+        return cls(data["at"], **{name: data[name] for name in names if name in data})
 
     def to_json(self) -> Json:
-        return {
-            "at": self.at_us,
-            "outcome": self.outcome,
-            "equal": self.equal,
-            "rows": self.rows,
-            "whole": self.whole,
-            "not_compared": self.not_compared,
-        }
+        data = asdict(self)
+        return {"at": data.pop("at_us"), **data}
 
 
 def read_results(state: StateStore) -> dict[str, LastResult]:

@@ -28,7 +28,7 @@ from dblog_core.verify.judge.judge import TABLES_TOGETHER, Judge
 from dblog_core.verify.report import Repair, Report, TableReport
 from dblog_core.verify.sample import SampleSize
 from dblog_core.verify.slices import Slice, Slices
-from dblog_core.verify.source_reader import Announce, Readers
+from dblog_core.verify.source_reader import Readers
 from dblog_core.verify.table_comparison import TableComparison, Tools
 from dblog_core.verify.window_positions import Interrupted, Patience, WindowPositions, no_capture_error
 
@@ -183,15 +183,6 @@ def _remember(state: StateStore, request: VerifyRequest, report: Report, *, bega
         slice_times.record_compared(state, request.slice, began_us=int(began_at * 1e6))
 
 
-def _window_opener(state: StateStore, clock: Clock, stop: threading.Event) -> Announce:
-    """Raises DblogError where no capture answers, nor any has led for as long as a standby takes."""
-
-    def open_windows(reader: ChunkReader) -> WatermarkWriter:
-        return AnnouncedWindows(state, reader, clock, stop, Patience(state, clock).expect_capture)
-
-    return open_windows
-
-
 @contextmanager
 def _open_tools(
     config: Config, request: VerifyRequest, stop: threading.Event, say: Callable[[str], None], clock: Clock
@@ -206,6 +197,11 @@ def _open_tools(
     source = wiring.open_source(config.source)
     workers = request.workers or config.dump.workers
     with closing(wiring.open_state(config)) as state:
+
+        def announce(reader: ChunkReader) -> WatermarkWriter:
+            """Raises DblogError where no capture answers, nor any has led for as long as a standby takes."""
+            return AnnouncedWindows(state, reader, clock, stop, Patience(state, clock).expect_capture)
+
         # Without a capture no window is ever placed. Better said at once than after the source was read.
         if state.leader(CAPTURE) is None:
             raise no_capture_error()
@@ -226,7 +222,7 @@ def _open_tools(
                     rate=request.rate,
                     clock=clock,
                     stop=stop,
-                    announce=_window_opener(state, clock, stop) if config.source.read_only else None,
+                    announce=announce if config.source.read_only else None,
                 ),
                 positions=WindowPositions(staging, state, clock, stop),
                 judge=judge,

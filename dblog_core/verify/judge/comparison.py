@@ -79,10 +79,9 @@ class Sum:
 
 
 class UnequalKeys:
-    """The first keys in their order that are not equal: at most `max_named` of them."""
+    """The first keys in their order that are not equal: at most MAX_KEYS_NAMED of them."""
 
-    def __init__(self, schema: TableSchema, max_named: int) -> None:
-        self._max_named = max_named
+    def __init__(self, schema: TableSchema) -> None:
         details = [pa.field("kind", pa.string()), pa.field("columns that differ", pa.list_(pa.string()))]
         # By number: a key's column may have any name.
         self._key_names = [str(number) for number in range(len(schema.key))]
@@ -99,16 +98,16 @@ class UnequalKeys:
         rows = pa.table([*keys.columns, pa.array(kinds), named], names=self._rows.column_names)
         every = pa.concat_tables([self._rows, rows.cast(self._rows.schema)])
         order = pc.sort_indices(every, sort_keys=[(name, "ascending") for name in self._key_names])
-        self._rows = every.take(order[: self._max_named + 1]).combine_chunks()
+        self._rows = every.take(order[: MAX_KEYS_NAMED + 1]).combine_chunks()
 
     @property
     def more(self) -> bool:
         """Whether there are more than are named."""
-        return len(self._rows) > self._max_named
+        return len(self._rows) > MAX_KEYS_NAMED
 
     def by_kind(self) -> dict[str, list[tuple[Any, tuple[str, ...]]]]:
         """The keys (JSON), with the columns that differ, by what they are called."""
-        rows = self._rows.slice(0, self._max_named)
+        rows = self._rows.slice(0, MAX_KEYS_NAMED)
         keys = json_keys(rows.select(self._key_names))
         kinds: dict[str, list[tuple[Any, tuple[str, ...]]]] = {}
         for key, kind, names in zip(keys, rows["kind"].to_pylist(), rows.column(-1).to_pylist(), strict=True):

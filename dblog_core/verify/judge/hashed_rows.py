@@ -75,10 +75,6 @@ class HashedRows:
         """Some of them."""
         return self if chosen.all() else type(self)(self.rows.filter(pa.array(chosen)), self._key)
 
-    def between(self, after: int, upto: int) -> Self:
-        """Those with after < offset <= upto."""
-        return self.where((self.offsets > after) & (self.offsets <= upto))
-
 
 def key_schema(schema: TableSchema) -> pa.Schema:
     """The columns of a table of keys."""

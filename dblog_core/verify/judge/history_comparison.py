@@ -70,7 +70,7 @@ class _Extent:
     is_whole: bool
 
 
-def compare_history(lake: Location, schema: TableSchema, *, max_named: int, check: Callable[[], None]) -> HistoryReport:
+def compare_history(lake: Location, schema: TableSchema, check: Callable[[], None]) -> HistoryReport:
     """Keys that only the history's last line or only the table has, and the columns in which they differ. Raises
     LakeError for data that cannot be read."""
     status = (read_status(lake) or LakeStatus()).tables.get(str(schema.table))
@@ -89,7 +89,7 @@ def compare_history(lake: Location, schema: TableSchema, *, max_named: int, chec
     if reason is not None:
         return HistoryReport(not_compared=reason, gap=gap)
     comparison = _Comparison(lake, schema, version, status, check)
-    unequal = UnequalKeys(schema, max_named)
+    unequal = UnequalKeys(schema)
     comparison.compare(unequal, gap)
     by_kind = unequal.by_kind()
     missing, extra = (tuple(key for key, _ in by_kind.get(kind, ())) for kind in ("missing", "extra"))

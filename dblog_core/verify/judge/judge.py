@@ -8,7 +8,7 @@ read between two watermarks, and another reading, in a shorter window, will tell
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,11 +26,12 @@ from dblog_core.lake.lake_status import table_location
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.arrow_hashes import NotHashable, sum_exactly
 from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.disk_spool import SpooledRows
 from dblog_core.rows.row_hashes import HASH
 from dblog_core.staging import Staging
 from dblog_core.storage.location import Location
 from dblog_core.verify.judge.compared_table import SOURCE_VALUE, ComparedTable
-from dblog_core.verify.judge.comparison import MAX_KEYS_NAMED, Comparison, Sum, UnequalKeys, Verdict, json_keys
+from dblog_core.verify.judge.comparison import Comparison, Sum, UnequalKeys, Verdict, json_keys
 from dblog_core.verify.judge.hashed_rows import Numbers, read_in_pieces
 from dblog_core.verify.judge.history_comparison import compare_history
 from dblog_core.verify.judge.lake_columns import OTHER
@@ -54,18 +55,10 @@ Result = TypeVar("Result")
 class Judge:
     """Compares tables of one lake with their sources, some at the same time; read-only. A context."""
 
-    def __init__(
-        self,
-        staging: Staging,
-        lake: Location,
-        *,
-        stop: threading.Event | None = None,
-        max_named: int = MAX_KEYS_NAMED,
-    ) -> None:
-        """`max_named`: keys that a verdict names; once `stop` is set, Interrupted is raised."""
+    def __init__(self, staging: Staging, lake: Location, *, stop: threading.Event | None = None) -> None:
+        """Once `stop` is set, Interrupted is raised."""
         self._staging = staging
         self._lake = lake
-        self._max_named = max_named
         self._stop = stop or threading.Event()
         self._tables: dict[TableSchema, ComparedTable] = {}
         self._lock = threading.Lock()
@@ -94,7 +87,7 @@ class Judge:
         Raises LakeError for a table that cannot be compared, Interrupted, or what staging and lake raise.
         """
         return self._ask_table(
-            comparison.schema, comparison.pin, lambda table: self._compare(comparison, table), _count_rows(comparison)
+            comparison.schema, comparison.pin, lambda table: _compare(comparison, table), comparison.rows
         )
 
     def find_differing_columns(self, comparison: Comparison) -> list[tuple[Any, tuple[str, ...]]]:
@@ -108,7 +101,7 @@ class Judge:
             source = table.sort_source([(rows, pa.array(np.arange(len(rows))))])
             return [pair for sides in table.parts(comparison, source) for pair in _columns_of_part(sides, rows)]
 
-        return self._ask_table(comparison.schema, comparison.pin, find, _count_rows(comparison))
+        return self._ask_table(comparison.schema, comparison.pin, find, comparison.rows)
 
     def sum_hashes(self, schema: TableSchema, pin: Pin, bounds: tuple[Any, ...]) -> tuple[Sum, ...]:
         """Rows and hashes of the pinned version only, between the bounds (JSON keys) and beyond them. Raises as
@@ -123,16 +116,20 @@ class Judge:
     def compare_history(self, schema: TableSchema) -> HistoryReport:
         """The last line of each key of the table's history with the table. Raises LakeError for data that cannot be
         read."""
-        return compare_history(self._lake, schema, max_named=self._max_named, check=self._check)
+        return compare_history(self._lake, schema, self._check)
 
     def _ask_table(
-        self, schema: TableSchema, pin: Pin | None, ask: Callable[[ComparedTable], Result], source_rows: int = 0
+        self,
+        schema: TableSchema,
+        pin: Pin | None,
+        ask: Callable[[ComparedTable], Result],
+        rows: Sequence[SpooledRows] = (),
     ) -> Result:
         """Asks a table; again where segments were joined with others meanwhile: their rows are found in their new
         place."""
         location = table_location(self._lake, schema.table)
         try:
-            table = self._table(schema, pin, location, source_rows)
+            table = self._table(schema, pin, location, sum(map(len, rows)))
             with table.in_use():
                 for _ in range(_ATTEMPTS - 1):
                     try:
@@ -168,22 +165,19 @@ class Judge:
         if self._stop.is_set() or self._is_closed:
             raise Interrupted
 
-    def _compare(self, comparison: Comparison, table: ComparedTable) -> Verdict:
-        table.read_on(comparison)
-        source = table.sort_source((rows, rows[HASH]) for rows in (spooled.read() for spooled in comparison.rows))
-        unequal = UnequalKeys(comparison.schema, self._max_named)
-        rows = lake_rows = 0
-        for sides in table.parts(comparison, source):
-            of_source, of_lake = _compare_part(sides, unequal)
-            rows += of_source
-            lake_rows += of_lake
-        staged = table.staged.count(comparison.merged_offset, comparison.upto)
-        keys = {kind: tuple(key for key, _ in pairs) for kind, pairs in unequal.by_kind().items()}
-        return Verdict(rows, lake_rows, staged, **keys, more=unequal.more)
 
-
-def _count_rows(comparison: Comparison) -> int:
-    return sum(map(len, comparison.rows))
+def _compare(comparison: Comparison, table: ComparedTable) -> Verdict:
+    table.read_on(comparison)
+    source = table.sort_source((rows, rows[HASH]) for rows in (spooled.read() for spooled in comparison.rows))
+    unequal = UnequalKeys(comparison.schema)
+    rows = lake_rows = 0
+    for sides in table.parts(comparison, source):
+        of_source, of_lake = _compare_part(sides, unequal)
+        rows += of_source
+        lake_rows += of_lake
+    staged = table.staged.count(comparison.merged_offset, comparison.upto)
+    keys = {kind: tuple(key for key, _ in pairs) for kind, pairs in unequal.by_kind().items()}
+    return Verdict(rows, lake_rows, staged, **keys, more=unequal.more)
 
 
 @dataclass(frozen=True, slots=True)

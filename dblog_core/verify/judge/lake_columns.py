@@ -47,7 +47,6 @@ class LakeColumns:
     names: dict[str, str]
     variants: dict[str, str]
     constants: dict[str, tuple[int, Any]]
-    has_offset: bool
 
     @classmethod
     def of(
@@ -74,22 +73,14 @@ class LakeColumns:
             )
         filled = {field["name"] for field in fields if is_filled_variant(field)}
         variants = {name: now[name + SUFFIX] for name in names if name + SUFFIX in now and now[name + SUFFIX] in filled}
-        has_offset = any(field["name"] == OFFSET for field in fields)
-        read_names = {*names.values(), *variants.values(), *([OFFSET] if has_offset else []), *extra}
-        return cls(
-            schema,
-            readable_shape_of(metadata, read_names, where),
-            names,
-            variants,
-            renames.constants,
-            has_offset,
-        )
+        read_names = {*names.values(), *variants.values(), OFFSET, *extra}
+        return cls(schema, readable_shape_of(metadata, read_names, where), names, variants, renames.constants)
 
     def adapt(self, stored: pa.Table) -> tuple[dict[str, pa.Array], pa.Array, Flags]:
         """Rows of a file (`shape`) by staged column, their offsets, and which of them have a value that is none of the
         staged type."""
         offsets = pa.nulls(len(stored), pa.int64())
-        if self.has_offset:
+        if OFFSET in stored.column_names:
             offsets, _ = cast_exactly(join_chunks(stored[OFFSET]), pa.int64())
         image = {column: join_chunks(stored[name]) for column, name in self.names.items()}
         columns, misfits = fit_columns(image, self.schema, offsets, self.constants)

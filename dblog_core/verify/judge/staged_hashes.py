@@ -214,4 +214,5 @@ class StagedHashes:
 
     def _join(self, parts: list[pa.Table], after: int, upto: int) -> HashedRows:
         # Files and chunks of a segment interleave.
-        return HashedRows(pa.concat_tables(parts).sort_by("offset"), self._key).between(after, upto)
+        events = HashedRows(pa.concat_tables(parts).sort_by("offset"), self._key)
+        return events.where((events.offsets > after) & (events.offsets <= upto))

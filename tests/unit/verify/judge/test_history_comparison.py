@@ -35,7 +35,7 @@ def answer(
     status = TableStatus(State.OK, None, 1, 9, version=0, told=True, told_version=told)
     monkeypatch.setattr(history_comparison, "read_status", lambda _: type("Status", (), {"tables": {"shop.t": status}}))
     write_commit(tmp_path / "shop" / "t__history", 0, *actions)
-    return compare_history(lake, T, max_named=10, check=lambda: None)
+    return compare_history(lake, T, lambda: None)
 
 
 def test_a_history_that_does_not_say_where_it_begins_is_named_with_the_first_reason(

@@ -13,7 +13,7 @@ from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.model.schema import TableSchema
 from dblog_core.rows.arrow_hashes import Columns, Hashes
 from dblog_core.rows.row_hashes import HASH
-from dblog_core.verify.judge import exact_values, lake_hashes, staged_hashes
+from dblog_core.verify.judge import comparison, exact_values, lake_hashes, staged_hashes
 from dblog_core.verify.judge.comparison import Comparison
 from dblog_core.verify.pinned_version import Pin
 from tests.plain_hashes import row_hash
@@ -212,3 +212,14 @@ def test_several_rows_of_a_key_are_named_though_each_is_that_of_the_source(tmp_p
     read = spool_rows(pa.record_batch({"id": pa.array([1, 2]), HASH: pa.array(hashes)}))
     answer = world.judge.compare(Comparison(T, Pin(newest(world.table.path), 0, 0, 0), (read,)))
     assert (answer.extra, answer.twice, answer.different, answer.lake_rows) == ((3,), (2,), (), 4)
+
+
+def test_of_many_keys_that_differ_the_first_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "MAX_KEYS_NAMED", 3)
+    table, judge = lake_alone(tmp_path)
+    table.merge(table.writer(), [lake_row(key) for key in (5, 3, 9, 1)])
+    answer = judge.compare(Comparison(T, Pin(1, 0, 0, 0)))
+    assert (answer.extra, answer.more, answer.lake_rows) == ((1, 3, 5), True, 4)
+    monkeypatch.setattr(comparison, "MAX_KEYS_NAMED", 4)
+    answer = judge.compare(Comparison(T, Pin(1, 0, 0, 0)))
+    assert (answer.extra, answer.more) == ((1, 3, 5, 9), False)
