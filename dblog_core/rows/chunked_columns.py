@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def join_chunks(column: pa.ChunkedArray) -> pa.Array:
@@ -25,6 +26,16 @@ def take_rows(parts: list[pa.Table], places: pa.Array) -> pa.Table:
         columns[name] = rows[name].take(places)
         rows = rows.drop_columns([name])
     return pa.table(columns)
+
+
+def mask_named(lists: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[np.bool_]:
+    """The rows whose list of names has that name; a list may be NULL."""
+    mask = np.zeros(len(lists), np.bool_)
+    if lists.null_count < len(lists):
+        joined = join_chunks(lists) if isinstance(lists, pa.ChunkedArray) else lists
+        is_named = pc.equal(pc.list_flatten(joined), name)
+        mask[np.asarray(pc.list_parent_indices(joined).filter(is_named))] = True
+    return mask
 
 
 def join_up_to(size: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

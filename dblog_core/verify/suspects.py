@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import orjson
-
 from dblog_core.verify.judge.comparison import Verdict
 
 READINGS = 2
@@ -49,7 +47,7 @@ class Suspects:
         self._open = {}
         for kind in Kind:
             for key in getattr(verdict, kind):
-                name = _name_key(key)
+                name = repr(key)
                 suspect = before.get(name) or _Suspect(key)
                 # An undecided reading proves nothing, so it leaves the count of the earlier ones as it is.
                 if kind is not Kind.UNDECIDED:
@@ -73,7 +71,3 @@ class Suspects:
         if kind is Kind.UNDECIDED:
             return self.open_keys
         return [suspect.key for suspect in self._decided.values() if suspect.kind is kind]
-
-
-def _name_key(key: Any) -> str:
-    return orjson.dumps(key).decode()

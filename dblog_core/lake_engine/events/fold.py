@@ -32,12 +32,12 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events.key_buckets import Bucket, read_small_bucket, staged_buckets
 from dblog_core.lake_engine.events.last_rows import BORN, LastRows, Marks
 from dblog_core.lake_engine.events.staged_events import has_left_out_values, read_events
-from dblog_core.lake_engine.events.unchanged_values import PortionWalk, list_names, mask_unchanged
+from dblog_core.lake_engine.events.unchanged_values import PortionWalk, list_names
 from dblog_core.model import sizes
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, mask_named
 from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.staging import Staging
 
@@ -286,7 +286,7 @@ class _PartialFold:
         self._last = np.concatenate([self._last, np.full(new, -1, np.int64)])
         self._born = np.concatenate([self._born, np.zeros(new, np.bool_)])
         in_event = np.stack(
-            [~mask_unchanged(portion["unchanged"], name) for name in self._names] or [np.ones(len(portion), np.bool_)],
+            [~mask_named(portion["unchanged"], name) for name in self._names] or [np.ones(len(portion), np.bool_)],
             axis=1,
         )
         order = np.argsort(np.asarray(portion["offset"]), kind="stable")

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dblog_core.lake.merge_plan import Work, split_at_renames
-from dblog_core.lake_engine.events import exact_casts, unchanged_values
+from dblog_core.lake_engine.events import exact_casts
 from dblog_core.model import column_defaults
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.chunked_columns import mask_named
 from dblog_core.schema_evolution import compatibility
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging, parquet
@@ -140,7 +141,7 @@ def _log_events(
     unchanged = _rename_unchanged(_column(lines, "unchanged", pa.list_(pa.string())), shape, later)
     keys = {}
     for i, c in enumerate(schema.key_columns):  # a key so large that the log leaves it out of `after` is in `before`
-        in_before = pc.or_(deleted, pa.array(unchanged_values.mask_unchanged(unchanged, c.name)))
+        in_before = pc.or_(deleted, pa.array(mask_named(unchanged, c.name)))
         keys[f"k{i}"] = pc.if_else(in_before, before[c.name], after[c.name]).cast(c.type)
     events = pa.table({**meta, "created": created, **keys, **values})
     olds = _image(lines, "moved_from", TableSchema(shape.table, shape.key_columns, shape.key), later)

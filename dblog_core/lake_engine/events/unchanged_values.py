@@ -28,7 +28,6 @@ _NOWHERE = -1
 _CHANGE = 0
 _BIRTH = 1
 _DEATH = 2
-_LIST = pa.list_(pa.string())
 
 
 Life = tuple[int, Sequence[int]]
@@ -237,16 +236,6 @@ def _with_equal_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     zero, nan = (pa.scalar(value, column.type) for value in (0.0, float("nan")))
     return pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))
-
-
-def mask_unchanged(unchanged: pa.ChunkedArray, name: str) -> Flags:
-    """The events that leave a column out. `unchanged`: by event the names, or NULL."""
-    mask = np.zeros(len(unchanged), np.bool_)
-    lists = unchanged.cast(_LIST).combine_chunks()
-    lists = pa.concat_arrays(lists.chunks) if isinstance(lists, pa.ChunkedArray) else lists
-    parents = pc.list_parent_indices(lists)
-    mask[np.asarray(parents.filter(pc.equal(pc.list_flatten(lists), name)))] = True
-    return mask
 
 
 def list_names(named: dict[str, Flags], count: int) -> pa.Array:

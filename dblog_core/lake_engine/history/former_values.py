@@ -23,14 +23,13 @@ from dblog_core.lake_engine.events.unchanged_values import (
     Life,
     PortionWalk,
     list_names,
-    mask_unchanged,
     number_keys,
 )
 from dblog_core.lake_engine.tables.column_types import OFFSET
 from dblog_core.model.events import CREATE, DELETE, REFRESH
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, mask_named
 
 RowsOf = Callable[[Sequence[pa.Array], Sequence[str]], tuple[pa.Table, Ids]]
 """The lake's rows of some keys, some columns and OFFSET, in the types of the events, and the number of each one's key;
@@ -100,7 +99,7 @@ class FormerValues:
         """The events but those of a dump that change nothing, in another order; what was left out is filled in, and
         `unchanged` names what nobody knew. `is_last`: no portion follows."""
         portion = portion.combine_chunks()
-        masks = {name: mask for name in self._columns if (mask := mask_unchanged(portion["unchanged"], name)).any()}
+        masks = {name: mask for name in self._columns if (mask := mask_named(portion["unchanged"], name)).any()}
         depends: Flags = np.logical_or.reduce([np.asarray(pc.equal(portion["origin"], "dump")), *masks.values()])
         if is_last and not depends.any():
             return portion

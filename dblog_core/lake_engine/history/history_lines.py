@@ -15,7 +15,7 @@ from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME
 from dblog_core.lake_engine.events.key_buckets import read_small_bucket, staged_buckets
 from dblog_core.lake_engine.events.staged_events import read_events
-from dblog_core.lake_engine.events.unchanged_values import list_names, mask_unchanged
+from dblog_core.lake_engine.events.unchanged_values import list_names
 from dblog_core.lake_engine.history.former_values import FormerValues, LakeBefore
 from dblog_core.lake_engine.tables.column_types import (
     COMMIT_TIME,
@@ -29,7 +29,7 @@ from dblog_core.lake_engine.tables.column_types import (
 )
 from dblog_core.model.events import DELETE, REFRESH, TRUNCATE
 from dblog_core.model.schema import Column, TableSchema
-from dblog_core.rows.chunked_columns import join_up_to
+from dblog_core.rows.chunked_columns import join_up_to, mask_named
 from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.schema_evolution.renames import describe_stale, is_stale
 from dblog_core.staging import Staging
@@ -166,7 +166,7 @@ def _unchanged_names(events: pa.Table, schema: TableSchema) -> pa.Array:
     others."""
     key_only = np.asarray(events["key_only"])
     names = [c.name for c in schema.columns if c.name not in schema.key]  # whose values are in the key
-    return list_names({name: key_only | mask_unchanged(events["unchanged"], name) for name in names}, len(events))
+    return list_names({name: key_only | mask_named(events["unchanged"], name) for name in names}, len(events))
 
 
 def _old_keys(events: pa.Table, schema: TableSchema, column: DeltaColumn) -> pa.Array:

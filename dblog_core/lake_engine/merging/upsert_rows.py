@@ -31,14 +31,13 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.json_variants import variant_name
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.lake_engine.events.fold import PUT, WITHHOLD, FoldedRows
-from dblog_core.lake_engine.events.unchanged_values import mask_unchanged
 from dblog_core.lake_engine.tables import log
 from dblog_core.lake_engine.tables.checkpoints import Checkpoints, follow_commit
 from dblog_core.lake_engine.tables.column_types import COMMIT_TIME, OFFSET, ORIGIN, POSITION
 from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import Key, key_tuples
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, mask_named
 from dblog_core.rows.variant_encoding import VARIANT, encode_texts
 from dblog_core.storage.location import Location
 
@@ -290,7 +289,7 @@ def _masks_of_unchanged(
     unchanged: pa.ChunkedArray, schema: TableSchema, texts: Mapping[str, str]
 ) -> dict[str, npt.NDArray[np.bool_]]:
     """By column the rows that keep their value in it; a VARIANT (`texts`) is kept with its text."""
-    masks = {c.name: mask for c in schema.columns if (mask := mask_unchanged(unchanged, c.name)).any()}
+    masks = {c.name: mask for c in schema.columns if (mask := mask_named(unchanged, c.name)).any()}
     return masks | {variant: masks[text] for variant, text in texts.items() if text in masks}
 
 

@@ -15,7 +15,6 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.order_guard import Flags
@@ -152,16 +151,6 @@ def keys_of_numbers(groups: Sequence[pa.Table], numbers: Sequence[Numbers], chos
     position = np.zeros(int(every.max(initial=-1)) + 1, np.int64)
     position[every] = np.arange(len(every))
     return pa.concat_tables(groups).take(pa.array(position[chosen])).combine_chunks()
-
-
-def names_column(lists: pa.Array | pa.ChunkedArray, name: str) -> Flags:
-    """The rows whose list has that name."""
-    lists = join_chunks(lists) if isinstance(lists, pa.ChunkedArray) else lists
-    mask = np.zeros(len(lists), np.bool_)
-    if lists.null_count < len(lists):
-        named = pc.equal(pc.list_flatten(lists), name)
-        mask[np.asarray(pc.list_parent_indices(lists).filter(named))] = True
-    return mask
 
 
 def read_in_pieces(rows: Numbers, read: Callable[[Numbers, int], Images]) -> Iterator[tuple[Numbers, Images]]:

@@ -38,6 +38,7 @@ from dblog_core.lake.lake_status import (
 )
 from dblog_core.model.events import DELETE, TRUNCATE
 from dblog_core.model.schema import Column, TableSchema
+from dblog_core.rows.chunked_columns import mask_named
 from dblog_core.schema_evolution import compatibility
 from dblog_core.storage.location import Location
 from dblog_core.verify.judge.bucketed_rows import Placement, count_parts
@@ -49,7 +50,6 @@ from dblog_core.verify.judge.hashed_rows import (
     HashedRows,
     Numbers,
     keys_of_numbers,
-    names_column,
     number_keys,
     read_in_pieces,
 )
@@ -238,7 +238,7 @@ class _Comparison:
             unchanged = lines.rows[_UNCHANGED].take(pa.array(last[piece]))
             differ = {
                 column.name: ~equal_values(line_images[column.name], row_images[column.name])
-                & ~names_column(unchanged, column.name)
+                & ~mask_named(unchanged, column.name)
                 for column in self._schema.columns
             }
             columns = [tuple(name for name, mask in differ.items() if mask[i]) for i in range(len(piece))]

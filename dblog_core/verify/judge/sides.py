@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from dblog_core.delta_writer.order_guard import Flags
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.values import key_from_json
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, mask_named
 from dblog_core.verify.judge.comparison import Comparison
 from dblog_core.verify.judge.exact_values import MISFITS, hash_values
 from dblog_core.verify.judge.expected_state import NOWHERE, State, apply_events
@@ -24,7 +24,6 @@ from dblog_core.verify.judge.hashed_rows import (
     HashedRows,
     Numbers,
     keys_of_numbers,
-    names_column,
     number_keys,
     read_in_pieces,
 )
@@ -127,7 +126,7 @@ class Sides:
         in_lake = np.flatnonzero(related[self.lake_keys] & (self.lake.offsets >= applied.truncated_at))
         names = [column.name for column in self.comparison.schema.columns]
         unchanged = events.rows["unchanged"].take(pa.array(followed))
-        has_value = ~np.stack([names_column(unchanged, name) for name in names], axis=1)
+        has_value = ~np.stack([mask_named(unchanged, name) for name in names], axis=1)
         walk = Walk(len(names), self._lake_images(in_lake))
         walk.follow(
             zip(

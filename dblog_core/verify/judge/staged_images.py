@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from dblog_core.model.events import CREATE, DELETE
 from dblog_core.model.schema import TableSchema
-from dblog_core.rows.chunked_columns import join_chunks
+from dblog_core.rows.chunked_columns import join_chunks, mask_named
 from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging.manifest import ChunkRef
 from dblog_core.verify.judge.exact_values import MISFITS, fit_columns
-from dblog_core.verify.judge.hashed_rows import EVENT_FLAGS, NAMES, OLD_KEY, key_columns, key_schema, names_column
+from dblog_core.verify.judge.hashed_rows import EVENT_FLAGS, NAMES, OLD_KEY, key_columns, key_schema
 
 IMAGE = "value "
 """The beginning of the names of an image's columns."""
@@ -47,7 +47,7 @@ def log_rows(lines: pa.RecordBatch, shape: TableSchema, schema: TableSchema, lat
     keys = []
     for name in schema.key:
         # A key so large that the log leaves it out of `after` is in `before`.
-        in_before = pc.or_(deleted, pa.array(names_column(unchanged, name)))
+        in_before = pc.or_(deleted, pa.array(mask_named(unchanged, name)))
         keys.append(pc.if_else(in_before, before.get(name, nothing), after.get(name, nothing)))
     return _with_values(columns, keys, [old_keys.get(name, nothing) for name in schema.key], after, schema, later)
 

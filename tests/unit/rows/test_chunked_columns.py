@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dblog_core.rows.chunked_columns import join_chunks, join_up_to, split_by_number, take_rows
+from dblog_core.rows.chunked_columns import join_chunks, join_up_to, mask_named, split_by_number, take_rows
 
 STRUCT = pa.struct([("id", pa.int64()), ("name", pa.string())])
 ROWS = [{"id": 1, "name": "a"}, None, {"id": 2, "name": None}]
@@ -74,3 +74,13 @@ def test_tables_are_joined_up_to_a_size_in_their_order() -> None:
     joined = list(join_up_to(48, [tables[0].slice(0, 0), *tables]))
     assert [rows["n"].to_pylist() for rows in joined] == [[*range(6)], [6, 7, 8]]
     assert all(rows["n"].num_chunks == 1 for rows in joined)
+
+
+def test_rows_are_found_by_a_name_in_their_list_however_it_lies() -> None:
+    lists = pa.array([["a"], ["b"], None, ["c", "a"], [], ["a"]])
+    expected = [True, False, False, True, False, True]
+    for start in range(6):
+        assert mask_named(lists.slice(start), "a").tolist() == expected[start:]
+        chunks = pa.chunked_array([lists.slice(start), lists])
+        assert mask_named(chunks, "a").tolist() == expected[start:] + expected
+    assert mask_named(pa.nulls(2, lists.type), "a").tolist() == [False, False]
