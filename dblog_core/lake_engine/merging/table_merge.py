@@ -123,7 +123,6 @@ class TableMerge:
             if share.is_repeated:  # whoever died before may have left files
                 remove_spilled(self._staging, work.files)
         self._write.settle(lake, schema)  # a row that has come may be a ghost at the end
-        self._write.settle(lake, schema)  # a row that has come may be a ghost at the end
         self._remove_ghosts(work, schema, lake, history, span)
         seen = status.version if status else None
         seen = seen if before is None else before.version
