@@ -147,7 +147,7 @@ class Withheld:
 
     def keys(self, table: str, schema: TableSchema) -> list[Key]:
         """The keys that the table waits for."""
-        return [key_from_json(orjson.loads(text), schema) for text in self._keys.get(table, {})]
+        return [_key_of_text(text, schema) for text in self._keys.get(table, {})]
 
     def waits(self, table: str) -> bool:
         return bool(self._keys.get(table))
@@ -161,14 +161,18 @@ class Withheld:
         if texts.keys() - self._keys.get(table, {}).keys():
             self._save(table, {**texts, **self._keys.get(table, {})})
 
-    def forget(self, table: str, keys: Iterable[Key]) -> None:
-        """The lake has these keys now, or they are deleted."""
-        settled_keys = {key_text(key) for key in keys}
-        if settled_keys & self._keys.get(table, {}).keys():
-            self._save(table, {text: dump for text, dump in self._keys[table].items() if text not in settled_keys})
+    def forget(self, table: str, keys: Iterable[Key], schema: TableSchema) -> None:
+        """The lake has these keys now, or they are deleted. `schema`: the table's, in which a part of the key may have
+        a wider type, and so another text, than when the key was recorded."""
+        if not (settled_texts := {key_text(key) for key in keys}):
+            return
+        waiting = self._keys.get(table, {})
+        settled = {text for text in waiting if key_text(_key_of_text(text, schema)) in settled_texts}
+        if settled:
+            self._save(table, {text: dump for text, dump in waiting.items() if text not in settled})
 
     def forget_all(self, table: str) -> None:
-        """A full dump brings whatever the table waits for."""
+        """A full dump brings whatever the table waits for, also where its key is another one since."""
         if self.waits(table):
             self._save(table, {})
 
@@ -233,6 +237,10 @@ class Withheld:
     def _may_repeat(self, table: str) -> bool:
         requested_at = self._requested_at.get(table)
         return requested_at is None or self._monotonic() - requested_at >= _AGAIN_SECONDS
+
+
+def _key_of_text(text: str, schema: TableSchema) -> Key:
+    return key_from_json(orjson.loads(text), schema)
 
 
 def _portions(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -73,7 +73,7 @@ class WorkCommit:
             deleted_rows.remove_older(lake, work.last_truncate)
             self._step(f"truncated {table}")
         # Behind the commit: should that fail, the rows that the table then still lacks are still waited for.
-        self._withheld.forget(table, _find_gone(work, rows, before, schema))
+        self._withheld.forget(table, _find_gone(work, rows, before, schema), schema)
         return withheld
 
     def spread(
@@ -96,13 +96,13 @@ class WorkCommit:
 
         lake.commit(write)
         (outcome,) = outcomes
-        self._withheld.forget(work.table, outcome.gone_keys)
+        self._withheld.forget(work.table, outcome.gone_keys, schema)
         return outcome.withheld
 
     def forget_gone(self, work: Work, rows: FoldedRows | None, schema: TableSchema) -> None:
         """Forgets the withheld keys that a work which is committed has removed."""
         before = self._withheld.keys(work.table, schema)
-        self._withheld.forget(work.table, _find_gone(work, rows, before, schema))
+        self._withheld.forget(work.table, _find_gone(work, rows, before, schema), schema)
 
     def settle(self, lake: LakeTable, schema: TableSchema) -> None:
         """Forgets the withheld keys that the lake now has."""
@@ -111,7 +111,7 @@ class WorkCommit:
             return
         waiting = self._withheld.keys(table, schema)
         open_table = lake.open()
-        self._withheld.forget(table, upsert_rows.find_keys(open_table, waiting, schema))
+        self._withheld.forget(table, upsert_rows.find_keys(open_table, waiting, schema), schema)
 
 
 def _find_gone(work: Work, rows: FoldedRows | None, before: list[Key], schema: TableSchema) -> set[Key]:

@@ -99,7 +99,7 @@ def empty_table(tools: Tools, plan: ResetPlan) -> tuple[TableStatus, str]:
         lake.prepare()
     if lake.newest_merge() != tools.number:
         lake.replace([], tools.number, renamed=plan.renamed)
-    tools.withheld.forget(name, tools.withheld.keys(name, schema))
+    tools.withheld.forget_all(name)
     tools.step(f"emptied {name}")
     emptied_status = replace(
         answered_table.at_newest_version(status, lake),

@@ -292,7 +292,7 @@ def test_a_merger_that_wakes_up_overwrites_no_withheld_key(lake: Location) -> No
     second = _open_withheld(lake, _claim_lake(lake))
     second.add("s.t", [(2,)])
     sleeper.add("s.t", [(3,)])
-    sleeper.forget("s.t", [(1,)])
+    sleeper.forget("s.t", [(1,)], T)
     third = _open_withheld(lake, _claim_lake(lake))
     assert sorted(third.keys("s.t", T)) == [(1,), (2,)]
 

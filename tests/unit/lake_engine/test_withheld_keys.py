@@ -3,6 +3,8 @@ comes."""
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 import threading
 from collections.abc import Callable
 from itertools import pairwise
@@ -163,12 +165,32 @@ def test_a_dump_that_ends_without_the_row_is_asked_for_again(records: Records, c
     withheld, dumps = _open(records, clock), FakeDumps()
     withheld.add(NAME, [(1,), (2,)])
     _ask(withheld, dumps)
-    withheld.forget(NAME, [(2,)])
+    withheld.forget(NAME, [(2,)], ORDERS)
     dumps.ends["d1"] = DumpEnd(failed=False, requested_at=clock.now)
     for _ in range(100):
         _ask(withheld, dumps)
         clock.now += 1
     assert [keys for _, keys in dumps.asked] == [[1, 2], [1]]
+
+
+@pytest.mark.parametrize(
+    ("key", "now", "kind"),
+    [
+        (1, decimal.Decimal("1.00"), pa.decimal128(20, 2)),
+        (1, 1.0, pa.float64()),
+        (decimal.Decimal("1.50"), decimal.Decimal("1.5000"), pa.decimal128(14, 4)),
+        (dt.date(2020, 1, 1), dt.datetime.fromisoformat("2020-01-01"), pa.timestamp("us")),
+    ],
+)
+def test_a_key_is_forgotten_by_the_value_that_it_has_in_a_wider_type(
+    records: Records, clock: Clock, key: Any, now: Any, kind: pa.DataType
+) -> None:
+    withheld = _open(records, clock)
+    withheld.add(NAME, [(key,)])
+    wider = TableSchema(TableName.parse(NAME), (Column("id", str(kind), kind),), ("id",))
+    assert withheld.keys(NAME, wider) == [(now,)]
+    withheld.forget(NAME, [(now,)], wider)
+    assert not withheld.waits(NAME)
 
 
 def test_the_file_of_an_earlier_version_is_read(records: Records, clock: Clock) -> None:
