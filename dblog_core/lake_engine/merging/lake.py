@@ -21,7 +21,7 @@ from dblog_core.lake_engine.history.history_table import Before, History
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.spreading.write_spread import Spread
 from dblog_core.lake_engine.merging.upsert_rows import OpenTables
-from dblog_core.lake_engine.tables import column_types, variants
+from dblog_core.lake_engine.tables import column_types, log, variants
 from dblog_core.lake_engine.tables.alter_table import DroppedColumns
 from dblog_core.lake_engine.tables.column_types import arrow_type, check_follows
 from dblog_core.model.schema import Column, TableName, TableSchema
@@ -81,6 +81,7 @@ class Lake:
             location,
             schema,
             app=app,
+            adopted=self.adopted,
             tables=self.open_tables,
             check=self.check,
             dropped=dropped,
@@ -175,8 +176,7 @@ class Lake:
         """The history of a table, even if it does not continue."""
         location = history_location(self.location, schema.table)
         link_encoded_name(self.location, history_name(schema.table))
-        # A transaction's version is an offset here: those of another staging are not to be compared.
-        app = f"{self.app}:{schema.table}:history" + (f":{self.adopted}" if self.adopted else "")
+        app = log.app_by_offset(f"{self.app}:{schema.table}:history", self.adopted)
         tables = self.open_tables
         place = table_location(self.location, schema.table)
         return History(

@@ -74,6 +74,7 @@ class LakeTable:
         schema: TableSchema,
         *,
         app: str,
+        adopted: int = 0,
         tables: OpenTables | None = None,
         check: Callable[[], None] = lambda: None,
         dropped: DroppedColumns | None = None,
@@ -83,10 +84,11 @@ class LakeTable:
         vectors: bool = True,
         spark_settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`tables`: those that this process has open. `check` raises LeaseLost once another may merge: it is asked
-        right before every statement. `renames`: those that led to the shape. `json_as_variant`: a JSON column has a
-        VARIANT beside it. `vectors`: rows go by deletion vectors. `settled`: tables where both are known to be so.
-        `spark_settings`: may give a new table properties (`create_table.default_properties`).
+        """`adopted`: as for `Lake`. `tables`: those that this process has open. `check` raises LeaseLost once another
+        may merge: it is asked right before every statement. `renames`: those that led to the shape.
+        `json_as_variant`: a JSON column has a VARIANT beside it. `vectors`: rows go by deletion vectors.
+        `settled`: tables where both are known to be so. `spark_settings`: may give a new table properties
+        (`create_table.default_properties`).
         """
         self._spark_settings = spark_settings
         self.check = check
@@ -99,6 +101,7 @@ class LakeTable:
         self.path = path
         self._schema = schema
         self._app = app
+        self._adopted = adopted
         self._shaped = alter_table.open_altered(path, check)
         self.committed: int | None = None
         """The version that `commit` has made."""
@@ -163,7 +166,7 @@ class LakeTable:
         for name, (offset, value) in self._renames.constants.items():
             if (column := next((c for c in self._schema.columns if c.name == name), None)) is not None:
                 update = update_older(OFFSET, offset, {name: column_defaults.scalar(value, column)})
-                self._update(update, f"{self._app}:filled:{name}", offset)
+                self._update(update, log.app_by_offset(f"{self._app}:filled:{name}", self._adopted), offset)
 
     def _update(self, update: RowUpdate, app: str | None = None, number: int = 0) -> None:
         """As `update_rows`."""

@@ -28,6 +28,7 @@ from dblog_core.storage.location import Location
 
 __all__ = [
     "already_committed",
+    "app_by_offset",
     "check_committed",
     "check_unused",
     "commit_sum",
@@ -61,6 +62,12 @@ def newest_transaction(table: Location, app: str) -> int | None:
     with suppress(TableRefused):
         return snapshot.newest(TableFiles.at(table)).txns.get(app)
     return None
+
+
+def app_by_offset(app: str, adopted: int) -> str:
+    """The name of transactions whose numbers are offsets: those of another staging are not to be compared. `adopted`:
+    the merge with which the lake was taken over to its staging; 0: it never was."""
+    return f"{app}:{adopted}" if adopted else app
 
 
 def find_newest_transaction(table: Location, app: str) -> int | None:

@@ -22,10 +22,14 @@ from dblog_core.lake.task_requests import AdoptRequest
 from dblog_core.lake.task_results import AdoptResult
 from dblog_core.lake_engine.history.history_table import AFTER, APPEND_ONLY, WHOLE
 from dblog_core.lake_engine.tables import alter_table, checkpoints, log
+from dblog_core.lake_engine.tables.alter_table import RENAMED
 from dblog_core.lake_engine.tables.column_types import OFFSET
 from dblog_core.lake_engine.tasks.context import Done, Tools
 from dblog_core.model.schema import TableName
 from dblog_core.storage.location import Location
+
+_NOT_RENAMED = "0"
+"""The offset up to which columns are renamed, before the first offset of a staging."""
 
 
 def plan(tools: Tools, _request: AdoptRequest) -> AdoptPlan:
@@ -85,7 +89,7 @@ def _age_lines(tools: Tools, name: str, path: Location, *, after: int) -> None:
     """A history's offsets end at 0, in the same order. Behind the offset `after`, which is the new staging's, it is
     without a gap again."""
     shaped = alter_table.open_altered(path, tools.check)
-    gap = {AFTER: str(after), WHOLE: "false"}
+    gap = {AFTER: str(after), WHOLE: "false", RENAMED: _NOT_RENAMED}
     shaped.alter(lambda have: [SetProperties({**gap, APPEND_ONLY: "false"})])
     table = _open(tools, path)
     update_rows(table, shift_orders(table), f"{tools.lake.app}:{name}:history:adopted", tools.number)
@@ -100,6 +104,8 @@ def _age_rows(tools: Tools, name: str, path: Location) -> None:
         lambda offsets: (offsets.lowest, offsets.highest, offsets.nulls) != (0, 0, 0),
     )
     update_rows(_open(tools, path), older, f"{tools.lake.app}:{name}:adopted", tools.number)
+    forgets = [SetProperties({RENAMED: _NOT_RENAMED})]
+    alter_table.open_altered(path, tools.check).alter(lambda have: forgets if RENAMED in have.properties else [])
 
 
 def _open(tools: Tools, path: Location) -> OpenTable:

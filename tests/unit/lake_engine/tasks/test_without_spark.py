@@ -336,6 +336,74 @@ def test_a_reset_that_died_is_finished_by_the_next_merge(lake: TestLake, step: s
     assert [row["id"] for row in values(lake)] == [7] and log.version(lake.table(T)) == version + 2
 
 
+def test_a_table_with_withheld_rows_is_reset_where_its_key_has_another_type(lake: TestLake) -> None:
+    lake.build.update(T, {"id": 1, "v": "x", "big": None}, unchanged=["big"])
+    lake.build.seal()
+    lake.merge_well()
+    assert status_of(lake).withheld == 1
+    lake.build.schema(TEXT)
+    lake.build.create(TEXT, {"id": "a", "w": 1.0})
+    lake.build.seal()
+    assert "column id was bigint and is string" in (lake.merge()[0].tables[0].error or "")
+    ask_well(lake, "reset", {"table": "shop.t"})
+    assert (status_of(lake).state, status_of(lake).withheld) == (State.INCOMPLETE, 0)
+
+
+def _adopt(lake: TestLake, tmp_path: Path) -> None:
+    """The lake continues with a new staging, whose offsets begin again."""
+    shutil.rmtree(tmp_path / "staging")
+    lake.staging = Staging(str(tmp_path / "staging"), source="shop")
+    lake.staging.create_identity()
+    lake.build = SegmentBuilder(lake.staging)
+    lake_tasks.file_task(lake.location, AdoptRequest())
+    lake.merger()
+
+
+def test_an_adopted_lake_follows_renames_and_added_columns_of_its_new_staging(lake: TestLake, tmp_path: Path) -> None:
+    """They have smaller offsets than those that it has followed before."""
+    first, second, third = (table("t", id=pa.int64(), **{name: pa.string()}) for name in ("x", "y", "z"))
+    added = table("t", id=pa.int64(), z=pa.string(), c=pa.int32())
+    lake.history = lake.drop_columns = True
+    lake.staging.create_identity()
+    build = lake.build
+    build.create(first, {"id": 1, "x": "one"})
+    build.next(100)
+    build.schema(second, renamed={"y": "x"})
+    build.seal()
+    lake.merge_well()
+    lake.history = False  # which takes no column's value from the log
+    build.schema(table("t", id=pa.int64(), y=pa.string(), c=pa.int32()), filled={"c": 5})
+    build.seal()
+    build.schema(second)
+    build.seal()
+    lake.merge_well(max_rows=1)
+    _adopt(lake, tmp_path)
+    lake.build.schema(third, renamed={"z": "y"})
+    lake.build.create(third, {"id": 2, "z": "two"})
+    lake.build.schema(added, filled={"c": 7})
+    lake.build.seal()
+    lake.merge_well()
+    assert values(lake, added) == [{"id": 1, "z": "one", "c": 7}, {"id": 2, "z": "two", "c": 7}]
+
+
+def test_the_history_of_an_adopted_lake_follows_renames_of_its_new_staging(lake: TestLake, tmp_path: Path) -> None:
+    first, second, third = (table("t", id=pa.int64(), **{name: pa.string()}) for name in ("x", "y", "z"))
+    lake.history = True
+    lake.staging.create_identity()
+    lake.build.create(first, {"id": 1, "x": "one"})
+    lake.build.next(100)
+    lake.build.schema(second, renamed={"y": "x"})
+    lake.build.seal()
+    lake.merge_well()
+    _adopt(lake, tmp_path)
+    lake.build.schema(third, renamed={"z": "y"})
+    lake.build.create(third, {"id": 2, "z": "two"})
+    lake.build.seal()
+    lake.merge_well()
+    lines = read_rows(Path(str(history_location(lake.location, T.table).local)))
+    assert [(line["id"], line["z"]) for line in lines] == [(1, "one"), (2, "two")]
+
+
 @pytest.mark.parametrize("step", ["", "recorded", "aged the history of shop.t", "aged shop.t", "done"])
 def test_rows_and_lines_of_an_adopted_lake_are_older_than_the_staging(
     lake: TestLake, tmp_path: Path, step: str
