@@ -158,6 +158,26 @@ def test_a_truncate_before_the_rows_of_a_share_leaves_no_key_of_the_table(spread
     assert rows == {"b": "second", "d": "second"}
 
 
+def test_rows_of_before_a_rename_of_the_key_are_spread_with_those_behind_it(
+    spread_lake: TestLake, tasks_here: TasksHere
+) -> None:
+    renamed = table("items", key=("no",), no=pa.int64(), v=pa.string())
+    build = spread_lake.build
+    for number in range(3):
+        build.create(ITEMS, {"id": number, "v": "first"})
+    build.seal()
+    spread_lake.merge_well()
+    build.update(ITEMS, {"id": 1, "v": "second"})
+    build.chunk(ITEMS, [{"id": 2, "v": "dumped"}])
+    build.schema(renamed, renamed={"no": "id"})
+    build.create(renamed, {"no": 3, "v": "new"})
+    build.seal()
+    spread_lake.merge_well()
+    assert tasks_here.jobs == 2
+    rows = {row["no"]: row["v"] for row in spread_lake.rust_rows(renamed)}
+    assert rows == {0: "first", 1: "second", 2: "dumped", 3: "new"}
+
+
 def test_a_share_is_planned_again_behind_the_commit_of_another(spread_lake: TestLake, tasks_here: TasksHere) -> None:
     for number in range(20):
         spread_lake.build.create(ITEMS, {"id": number, "v": "first"})

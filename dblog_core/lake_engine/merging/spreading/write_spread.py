@@ -178,10 +178,11 @@ class _FirstColumn:
         step = -(-sum(part.rows for part in parts) // _MOST_READ)
         ends: list[tuple[int, int]] = []
         samples = [pa.array([], kind)]
-        are_all = step == 1 and not work.renames
+        are_all = step == 1
         for part in parts[::step]:
             try:
-                columns = _first_column(staging, part, schema.key[0])
+                # A key may have been renamed since.
+                columns = _first_column(staging, part, staging.schema(part.schema).key[0])
             except (pa.ArrowException, OSError, DblogError):
                 are_all = False  # the task that reads the file whole says what is wrong with it
                 continue
