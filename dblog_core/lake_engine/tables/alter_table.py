@@ -1,9 +1,8 @@
 """What gives a Delta table the shape of its source's table: changes, each of which a later run leaves out once done.
 
-A column that is proven to be renamed is renamed, by column mapping, in two halves: where another column has had one of
-the two names, first each gets a name in between, then the new one. So columns may swap their names. The property
-`dblog.renamed` is set between the halves: it is the offset up to which renames are done, and says which half a later
-run must finish, where the changes are not one commit.
+A column that is proven to be renamed is renamed, by column mapping. First each column of a rename gets a name in
+between, then the new one: so columns may swap their names. The property `dblog.renamed` is the offset up to which
+renames are done; it is set by the same commit.
 
 A column that the source drops stays in the lake: rows that are not written again keep its values. The property
 `dblog.dropped` names such columns, so that they differ from those that somebody else has added. With
@@ -107,20 +106,19 @@ def renamed_upto(properties: Mapping[str, str]) -> int:
 
 
 def rename(have: Described, step: Rename) -> list[Change]:
-    """What a rename still lacks. A column of an older meaning that has one of the new names goes (in a history, which
-    loses nothing, it gets another name); rows that were written since are not there yet."""
+    """The changes of a rename; none once it is done. A column of an older meaning that has one of the new names goes
+    (in a history, which loses nothing, it gets another name), also where the column that takes the name was added
+    since and is not there yet."""
+    if renamed_upto(have.properties) >= step.offset:
+        return []
     apart = list(_set_apart(have.shape, have.properties, step))
     return [*apart, *_bring_together(have.after(apart).shape, step)]
 
 
 def _set_apart(have: t.StructType, properties: Mapping[str, str], step: Rename) -> Iterator[Change]:
     """The first half of a rename."""
-    if renamed_upto(properties) >= step.offset:
-        return
-    lake_names = set(have.names)
     reused = {name.lower() for name in step.reused_names}
-    done = {new for old, new in step.pairs if _is_renamed_at_once(step.pairs, step, old, new) and old not in lake_names}
-    stale = [n for n in have.names if n.lower() in reused and n not in step.new and n not in done]
+    stale = [n for n in have.names if n.lower() in reused and n not in step.new]
     stale += [variant for text, variant in variants.of(have).items() if text in stale]
     if properties.get(MODE) in (None, "none"):
         yield SetProperties({MODE: "name"})
@@ -130,11 +128,7 @@ def _set_apart(have: t.StructType, properties: Mapping[str, str], step: Rename) 
         yield from (RenameColumn((n,), name_until(n, step.offset)) for n in stale)
     pairs = variants.pairs_with_variants(step, have)
     for within, names in _levels(have):
-        for (old, new), text in pairs.items():
-            if old in names:
-                # A VARIANT by its text: under another's name, a later run would take it for the VARIANT of that.
-                at_once = _is_renamed_at_once(pairs, step, old, new) and _is_renamed_at_once(pairs, step, *text)
-                yield RenameColumn((*within, old), new if at_once else _between(step, new))
+        yield from (RenameColumn((*within, old), _between(step, new)) for old, new in pairs if old in names)
     now = {RENAMED: str(step.offset)}
     if KEY in properties:
         now[KEY] = json.dumps([step.current_name(name) for name in json.loads(properties[KEY])])
@@ -157,12 +151,6 @@ def _levels(have: t.StructType) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     yield (), have.names
     if MOVED_FROM in have.names and t.is_struct(old := have[MOVED_FROM].type):
         yield (MOVED_FROM,), t.StructType.of(old).names
-
-
-def _is_renamed_at_once(pairs: Collection[tuple[str, str]], step: Rename, old: str, new: str) -> bool:
-    """Whether no other column of the step has had, or gets, one of the names: it is renamed at once then."""
-    other_names = {n.lower() for n in (*step.filled, *(new for _, new in pairs))}
-    return old.lower() not in other_names and new.lower() not in {old.lower() for old, _ in pairs}
 
 
 def _between(step: Rename, name: str) -> str:

@@ -88,9 +88,9 @@ def additions(have: t.StructType, schema: TableSchema, fresh: Collection[str]) -
     return [AddColumn(variant_name(n), VARIANT, n, COMMENT if n in fresh else None) for n in lacking]
 
 
-def pairs_with_variants(step: Rename, have: t.StructType) -> dict[tuple[str, str], tuple[str, str]]:
-    """The pairs of a rename, and those of the VARIANTs that follow their texts; of each, the pair of the text."""
+def pairs_with_variants(step: Rename, have: t.StructType) -> list[tuple[str, str]]:
+    """The pairs of a rename, and those of the VARIANTs that follow their texts."""
     by_text = of(have)
     names = {f.name.lower() for f in have if not is_own(f)}
-    more = {(by_text[old], variant_name(new)): (old, new) for old, new in step.pairs if old in by_text}
-    return {**{pair: pair for pair in step.pairs}, **{p: text for p, text in more.items() if p[1].lower() not in names}}
+    more = [(by_text[old], variant_name(new)) for old, new in step.pairs if old in by_text]
+    return [*step.pairs, *(pair for pair in more if pair[1].lower() not in names)]

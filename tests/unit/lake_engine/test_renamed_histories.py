@@ -79,6 +79,33 @@ def stage(build: SegmentBuilder) -> Iterator[None]:
     yield
 
 
+@pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("drop_columns", [False, True])
+def test_an_added_column_that_takes_the_name_of_another_one_in_the_same_merge_has_its_own_values(
+    tmp_path: Path, drop_columns: bool, history: bool
+) -> None:
+    """As people change what a column means: ADD new, UPDATE, DROP old, RENAME new TO old."""
+    before = table("t", id=pa.int64(), v=pa.int32())
+    added = table("t", id=pa.int64(), v=pa.int32(), new=pa.int32())
+    dropped = table("t", id=pa.int64(), new=pa.int32())
+    lake = open_lake(tmp_path / "lake", Staging(str(tmp_path / "staging"), source="shop"))
+    lake.history, lake.drop_columns = history, drop_columns
+    build = lake.build
+    for key in (1, 2):
+        build.create(before, {"id": key, "v": 5})
+    build.seal()
+    lake.merge_well()
+    build.schema(added, filled={"new": None})
+    build.update(added, {"id": 2, "v": 5, "new": 50})
+    build.schema(dropped)
+    build.schema(before, renamed={"v": "new"})
+    build.create(before, {"id": 3, "v": 7})
+    build.seal()
+    lake.merge_well()
+    rows = read_delta(Path(str(lake.table(before).local))).to_pylist()
+    assert sorted((row["id"], row["v"]) for row in rows) == [(1, None), (2, 50), (3, 7)]
+
+
 def test_one_merge_over_renames_tells_what_many_do(tmp_path: Path, parts: None) -> None:
     staging = Staging(str(tmp_path / "staging"), source="shop")
     stepwise = open_lake(tmp_path / "stepwise" / "lake", staging)
