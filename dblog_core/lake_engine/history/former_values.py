@@ -85,9 +85,13 @@ class FormerValues:
     history.
     """
 
-    def __init__(self, schema: TableSchema, truncates: Sequence[int], before: LakeBefore) -> None:
-        """`truncates`: the offsets of TRUNCATEs."""
+    def __init__(
+        self, schema: TableSchema, truncates: Sequence[int], before: LakeBefore, *, gone: Sequence[str] = ()
+    ) -> None:
+        """`truncates`: the offsets of TRUNCATEs; `gone`: columns of the events that the table no longer has, of which
+        nothing is filled in."""
         self._schema = schema
+        self._gone = gone
         self._truncates = np.sort(np.asarray(truncates, np.int64))
         self._before = before
         self._columns = {c.name: f"v{i}" for i, c in enumerate(schema.columns) if c.name not in schema.key}
@@ -206,7 +210,7 @@ class FormerValues:
     ) -> pa.Table:
         # Of a row that goes nothing is filled in: its line says what the log has of it.
         stays = np.asarray(pc.not_equal(events["op"], DELETE))
-        lost: dict[str, Flags] = {}
+        lost = {name: mask_named(events["unchanged"], name) for name in self._gone}
         for name, mask in left_out.items():
             sources = self._sources(name, dependents, lake)
             takes = mask & stays & (sources >= 0)

@@ -44,16 +44,16 @@ _META = {OP: "op", OFFSET: "offset", POSITION: "position", COMMIT_TIME: "commit_
 
 
 def make_lines(
-    staging: Staging, work: Work, schema: TableSchema, stale: Sequence[Column], shape: Shape, before: LakeBefore
+    staging: Staging, work: Work, schema: TableSchema, gone: Sequence[Column], shape: Shape, before: LakeBefore
 ) -> Lines:
-    """The work's lines in the columns of the history: all at once by growing offset, or in parts. `stale`: columns
-    whose names others have taken since, under their names in the rows (`renames`).
+    """The work's lines in the columns of the history: all at once by growing offset, or in parts. `gone`: columns of
+    the rows that the table no longer has, under their names in the rows (`renames`).
 
     Raises CorruptSegment for a file that is missing or not the one that the manifest names; LakeError where the local
     disk has no room; TableRefused where the lake's rows cannot be read.
     """
     whole = replace(work, truncates=(), floor=None)  # what vanished again is history all the same
-    plan = _LinePlan(schema, stale, shape, [mark.offset for mark in work.truncates], before)
+    plan = _LinePlan(schema, gone, shape, [mark.offset for mark in work.truncates], before)
     if (lines := _make_at_once(staging, whole, plan)) is None:
         lines = _make_in_parts(staging, whole, plan)
     if not work.truncates:
@@ -79,23 +79,29 @@ def make_ghosts(keys: Iterable[pa.Table], mark: LogMark, schema: TableSchema, sh
 
 @dataclass(frozen=True, slots=True)
 class _LinePlan:
-    """What lines are made of beside the events: the shape of the table, and of its history; columns whose names others
-    have taken since; the offsets of TRUNCATEs; and the lake before."""
+    """What lines are made of beside the events: the shape of the table, and of its history; columns that the table no
+    longer has; the offsets of TRUNCATEs; and the lake before."""
 
     schema: TableSchema
-    stale: Sequence[Column]
+    gone: Sequence[Column]
     shape: Shape
     truncates: Sequence[int]
     before: LakeBefore
 
     @property
     def read_schema(self) -> TableSchema:
-        """The shape that events are read in: the stale columns follow the others."""
-        return TableSchema(self.schema.table, (*self.schema.columns, *self.stale), self.schema.key)
+        """The shape that events are read in: the columns that are gone follow the others."""
+        return TableSchema(self.schema.table, (*self.schema.columns, *self.gone), self.schema.key)
+
+    @property
+    def gone_names(self) -> dict[str, str]:
+        """What the history calls the columns that are gone, by their names in the rows."""
+        names = {name.lower(): name for name in self.shape.names}
+        return {column.name: names[name_of_gone(column).lower()] for column in self.gone}
 
     def lines_of_keys(self, portions: Iterable[pa.Table]) -> Iterator[pa.Table]:
         """The lines of all events of some keys, by growing offset in each portion of them."""
-        former = FormerValues(self.schema, self.truncates, self.before)
+        former = FormerValues(self.schema, self.truncates, self.before, gone=[column.name for column in self.gone])
         waiting: pa.Table | None = None
         for portion in portions:
             if not len(portion):
@@ -108,6 +114,11 @@ class _LinePlan:
 
     def lines_of_events(self, events: pa.Table) -> pa.Table:
         return _lines_of_events(events, self).sort_by(OFFSET)
+
+
+def name_of_gone(column: Column) -> str:
+    """What a history calls a column that the table no longer has: by its own name, unless another has taken that."""
+    return describe_stale(column.name) if is_stale(column.name) else column.name
 
 
 def _make_at_once(staging: Staging, work: Work, plan: _LinePlan) -> pa.Table | None:
@@ -148,12 +159,12 @@ def _lines_of_events(events: pa.Table, plan: _LinePlan) -> pa.Table:
     columns: dict[str, pa.Array | pa.ChunkedArray] = {name: events[column] for name, column in _META.items()}
     refreshed = pc.equal(events["op"], REFRESH)
     columns[TRANSACTION] = pc.if_else(refreshed, pa.scalar(None, pa.string()), events["transaction"])
-    columns[UNCHANGED] = _unchanged_names(events, schema)
+    columns[UNCHANGED] = _unchanged_names(events, plan)
     if schema.key:
         columns[MOVED_FROM] = _old_keys(events, schema, plan.shape[MOVED_FROM])
-    names = {name.lower(): name for name in plan.shape.names}
+    gone_names = plan.gone_names
     for i, column in enumerate(plan.read_schema.columns):
-        name = names[describe_stale(column.name).lower()] if is_stale(column.name) else column.name
+        name = gone_names.get(column.name, column.name)
         if name in schema.key:
             columns[name] = events[f"k{schema.key.index(name)}"]
         else:
@@ -161,12 +172,15 @@ def _lines_of_events(events: pa.Table, plan: _LinePlan) -> pa.Table:
     return _in_shape(columns, len(events), plan.shape)
 
 
-def _unchanged_names(events: pa.Table, schema: TableSchema) -> pa.Array:
+def _unchanged_names(events: pa.Table, plan: _LinePlan) -> pa.Array:
     """The columns of each event whose value is not known; of a deleted row of which there is the key alone, all
     others."""
     key_only = np.asarray(events["key_only"])
+    schema = plan.schema
     names = [c.name for c in schema.columns if c.name not in schema.key]  # whose values are in the key
-    return list_names({name: key_only | mask_named(events["unchanged"], name) for name in names}, len(events))
+    masks = {name: key_only | mask_named(events["unchanged"], name) for name in names}
+    gone = {now: mask_named(events["unchanged"], name) for name, now in plan.gone_names.items()}
+    return list_names(masks | gone, len(events))
 
 
 def _old_keys(events: pa.Table, schema: TableSchema, column: DeltaColumn) -> pa.Array:

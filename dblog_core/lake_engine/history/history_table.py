@@ -50,7 +50,7 @@ from dblog_core.model.table_names import quote_for_shell
 from dblog_core.model.values import Key
 from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.schema_evolution import compatibility
-from dblog_core.schema_evolution.renames import Renames, describe_stale, is_stale
+from dblog_core.schema_evolution.renames import Renames
 from dblog_core.staging import Staging
 from dblog_core.staging.manifest import LogMark
 
@@ -95,10 +95,11 @@ class History:
         lake: Callable[[], OpenTable] | None,
         check: Callable[[], None] = lambda: None,
         renames: Renames | None = None,
+        keeps_columns: bool = False,
     ) -> None:
         """`lake`: opens the lake table (None: the table has no key), which is used by the thread that has it alone;
         `check` raises LeaseLost once another may merge: it is asked right before every commit; `renames`: those that
-        led to the shape."""
+        led to the shape; `keeps_columns`: it has the columns of the shape alone, whatever the rows have."""
         self.path = table.files.root
         self._table = table
         self._schema = schema
@@ -107,6 +108,7 @@ class History:
         self._check = check
         self._shaped = alter_table.open_altered(self.path, check)
         self._renames = renames or Renames()
+        self._keeps_columns = keeps_columns
 
     def version(self) -> int | None:
         return log.version(self.path)
@@ -129,17 +131,17 @@ class History:
         told_of = work.files or work.chunks or work.truncates
         if not (told_of or work.finished or self.version() is not None):
             return
-        stale = _stale(work, staging) if self._renames else []
+        gone = self._find_gone(work, staging)
 
         def make_lines(shape: Shape) -> Lines:
             has_rows = self._lake is not None and before.exists
             lake = LakeBefore(self._find_rows if has_rows else None, before.withheld, before.offset)
-            return history_lines.make_lines(staging, work, self._schema, stale, shape, lake)
+            return history_lines.make_lines(staging, work, self._schema, gone, shape, lake)
 
         try:
-            self._prepare(before, stale)
+            self._prepare(before, gone)
             if told_of:
-                self._append(make_lines, self._app, upto, stale)
+                self._append(make_lines, self._app, upto, gone)
         except TableRefused as refusal:
             raise self._refusal_of(refusal) from refusal
 
@@ -162,9 +164,7 @@ class History:
         assert self._lake is not None, "a table without a key asks for no row"
         return find_rows(self._lake(), self._schema, keys, names)
 
-    def _append(
-        self, make_lines: Callable[[Shape], Lines], app: str, number: int, stale: Sequence[Column] = ()
-    ) -> None:
+    def _append(self, make_lines: Callable[[Shape], Lines], app: str, number: int, gone: Sequence[Column] = ()) -> None:
         """Commits lines as transaction `number`, unless that is there."""
         for _ in range(_SHAPES):
             if self._table.newest_order(app) >= number:
@@ -172,35 +172,36 @@ class History:
             try:
                 self._table.append(make_lines(self._table.shape()), app, number)
             except BatchRefused:  # somebody has given the table another shape
-                self._prepare(None, stale)
+                self._prepare(None, gone)
                 continue
             return
         raise self._refusal("the table's shape changes all the time", "see who alters it; it is tried again")
 
-    def _is_prepared(self, before: Before | None) -> bool:
+    def _is_prepared(self, before: Before | None, gone: Sequence[Column]) -> bool:
         """Whether the history is that of the table, has all columns in their types, and says where it begins."""
         about = Described.of(self._table.snapshot.metadata)
         have = {f.name: describe(f.type) for f in about.shape}
+        wanted = [*history_shape(self._schema), *_shape_of_gone(gone, about.shape.names)]
         properties = about.properties
         return (
             not self._renames
             and alter_table.is_another(properties, self._schema.table) is None
-            and all(have.get(f.name) == describe(f.type) for f in history_shape(self._schema))
+            and all(have.get(f.name) == describe(f.type) for f in wanted)
             and (before is None or before.is_in_history or properties.get(AFTER) == str(before.offset))
         )
 
-    def _prepare(self, before: Before | None, stale: Sequence[Column] = ()) -> None:
+    def _prepare(self, before: Before | None, gone: Sequence[Column] = ()) -> None:
         """Makes the table, or widens it and adds the columns that are new. Raises LakeError for a shape that it can
         not take; TableRefused.
 
         `before` (None: somebody has prepared it already): where it begins, if the last changes were not written;
-        `stale`: columns of the merge whose names others have taken since.
+        `gone`: columns of the merge's rows that the table no longer has.
         """
         self._check()
         if self.version() is None:
             self._create(before)
         self._table.refresh()
-        if self._is_prepared(before):
+        if self._is_prepared(before, gone):
             return
         if OP in (have := self._shaped.describe()).shape.names:
             for step in self._renames.steps:
@@ -208,7 +209,7 @@ class History:
             have = self._shaped.describe()
         self._check_owner(have)
         self._shaped.alter(self._plan_changes)
-        self._shaped.alter(partial(self._plan_stale, stale=stale))
+        self._shaped.alter(partial(self._plan_gone, gone=gone))
         if before is not None and not before.is_in_history:
             self._begin_anew(before)
         self._table.refresh()
@@ -250,11 +251,26 @@ class History:
             "move the history's directory away: the next merge begins a new one",
         )
 
-    def _plan_stale(self, have: Described, *, stale: Sequence[Column]) -> list[Change]:
-        """A column for each whose name another one takes within the merge; a rename has made those it has had."""
-        names = {name.lower(): name for name in have.shape.names}
-        kinds: dict[str, DeltaType] = {describe_stale(column.name): name_of_type(column.type) for column in stale}
-        want = StructType([StructField(names.get(name.lower(), name), kind) for name, kind in kinds.items()])
+    def _find_gone(self, work: Work, staging: Staging) -> list[Column]:
+        """Columns of the work's rows that the table no longer has, each in its widest type: those that are dropped, and
+        those whose names other columns now have. Raises LakeError for one that had types of which none holds all."""
+        if self._keeps_columns or not (self._renames or len(work.schemas) > 1):
+            return []
+        names = {column.name.lower() for column in self._schema.columns}
+        widest: dict[str, Column] = {}
+        columns = [column for shape in work.shapes(staging.schema) for column in shape.columns]
+        for column in (column for column in columns if column.name.lower() not in names):
+            other = widest.setdefault(column.name, column)
+            if compatibility.is_widening(other.type, column.type):
+                widest[column.name] = column
+            elif other.type != column.type and not compatibility.is_widening(column.type, other.type):
+                raise self._cannot_follow([f"column {history_lines.name_of_gone(column)} had several types"])
+        return list(widest.values())
+
+    def _plan_gone(self, have: Described, *, gone: Sequence[Column]) -> list[Change]:
+        """A column for each of the rows' that the table no longer has; a merge before, or a rename, has made those that
+        the table has had."""
+        want = _shape_of_gone(gone, have.shape.names)
         if (changes := alter_table.widen(have.shape, want)) is None:
             raise self._cannot_follow(f"column {name} had several types" for name in want.names)
         return [
@@ -302,14 +318,11 @@ class History:
         create_table.create_table(self.path, history_shape(self._schema), properties)  # or somebody was faster
 
 
-def _stale(work: Work, staging: Staging) -> list[Column]:
-    """Columns of the work's rows whose names other columns now have, each in its widest type."""
-    widest: dict[str, Column] = {}
-    for column in (c for shape in work.shapes(staging.schema) for c in shape.columns if is_stale(c.name)):
-        widest_column = widest.get(column.name)
-        if widest_column is None or compatibility.is_widening(widest_column.type, column.type):
-            widest[column.name] = column
-    return list(widest.values())
+def _shape_of_gone(gone: Sequence[Column], have: Sequence[str]) -> StructType:
+    """The columns of a history for those that the table no longer has. `have`: the names of those that it has."""
+    names = {name.lower(): name for name in have}
+    kinds: dict[str, DeltaType] = {history_lines.name_of_gone(column): name_of_type(column.type) for column in gone}
+    return StructType([StructField(names.get(name.lower(), name), kind) for name, kind in kinds.items()])
 
 
 def _properties(before: Before) -> dict[str, str]:

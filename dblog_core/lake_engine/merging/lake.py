@@ -186,6 +186,7 @@ class Lake:
             lake=partial(tables.table, place, schema, self.check) if schema.key else None,
             check=self.check,
             renames=renames,
+            keeps_columns=self.keeps_columns(schema),
         )
 
 

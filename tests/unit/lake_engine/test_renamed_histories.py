@@ -79,6 +79,69 @@ def stage(build: SegmentBuilder) -> Iterator[None]:
     yield
 
 
+@pytest.mark.parametrize("key", [("id",), ()])
+@pytest.mark.parametrize("drop_columns", [False, True])
+def test_one_merge_over_dropped_columns_tells_what_many_do(
+    tmp_path: Path, parts: None, drop_columns: bool, key: tuple[str, ...]
+) -> None:
+    """Of the first merge of a table, too."""
+    first = table("t", key=key, id=pa.int64(), x=pa.string())
+    second = table("t", key=key, id=pa.int64(), x=pa.string(), added=pa.int32())
+    third = table("t", key=key, id=pa.int64())
+    staging = Staging(str(tmp_path / "staging"), source="shop")
+    stepwise, at_once = (open_lake(tmp_path / name / "lake", staging) for name in ("stepwise", "at once"))
+    stepwise.drop_columns = at_once.drop_columns = drop_columns
+    build = stepwise.build
+    build.create(first, {"id": 1, "x": "one"})
+    build.seal()
+    stepwise.merge_well()
+    build.schema(second, filled={"added": None})
+    build.create(second, {"id": 2, "x": "two", "added": 5})
+    build.seal()
+    stepwise.merge_well()
+    build.schema(third)
+    build.create(third, {"id": 3})
+    build.seal()
+    for lake in (stepwise, at_once):
+        lake.merge_well()
+    lines = lines_of(at_once, third)
+    assert lines == lines_of(stepwise, third)
+    told = [(line["id"], line["x"], line["added"]) for line in lines]
+    assert told == [(1, "one", None), (2, "two", 5), (3, None, None)]
+
+
+def test_a_history_of_a_lake_that_keeps_its_columns_takes_none_that_came_and_went(tmp_path: Path) -> None:
+    kept = table("t", id=pa.int64(), v=pa.string())
+    more = table("t", id=pa.int64(), v=pa.string(), n=pa.int32())
+    lake = open_lake(tmp_path / "lake", Staging(str(tmp_path / "staging"), source="shop"))
+    lake.build.create(kept, {"id": 1, "v": "a"})
+    lake.build.seal()
+    lake.merge_well()
+    lake.changes = "ignore"
+    lake.build.schema(more)
+    lake.build.create(more, {"id": 2, "v": "b", "n": 5})
+    lake.build.schema(kept)
+    lake.build.create(kept, {"id": 3, "v": "c"})
+    lake.build.seal()
+    lake.merge_well()
+    assert [(row["id"], row["v"], "n" in row) for row in lines_of(lake, kept)] == [
+        (1, "a", False), (2, "b", False), (3, "c", False),
+    ]  # fmt: skip
+
+
+def test_a_value_of_a_dropped_column_that_the_log_left_out_is_named(tmp_path: Path, parts: None) -> None:
+    before = table("t", id=pa.int64(), big=pa.string(), v=pa.string())
+    after = table("t", id=pa.int64(), v=pa.string())
+    lake = open_lake(tmp_path / "lake", Staging(str(tmp_path / "staging"), source="shop"))
+    lake.build.create(before, {"id": 1, "big": "large", "v": "a"})
+    lake.build.update(before, {"id": 1, "big": None, "v": None}, unchanged=["big", "v"])
+    lake.build.schema(after)
+    lake.build.seal()
+    lake.merge_well()
+    told = [(row["big"], row["v"], row["_dblog_unchanged"]) for row in lines_of(lake, after)]
+    assert told == [("large", "a", None), (None, "a", ["big"])]
+
+
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("drop_columns", [False, True])
 def test_an_added_column_that_takes_the_name_of_another_one_in_the_same_merge_has_its_own_values(
