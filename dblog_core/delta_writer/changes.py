@@ -60,7 +60,7 @@ class Upserted:
     `already`: an earlier run had committed them, and the counts say nothing. `older`: a guarded change lost against a
     newer row; `unchanged`: the table had the row like that; `absent`: a delete of a key that is not there; `withheld`:
     a row that keeps a value which the table does not have, so that the key is no longer in the table. `emptied`: so
-    many of the `deleted` are rows below the number that the upsert was given, of whatever key.
+    many of the `deleted` are rows below the number that the upsert was given, or that its readings removed.
     """
 
     version: int

@@ -1,6 +1,6 @@
 """A merge: one span of segments into all tables of the source, recorded first, then table by table, then as a cut.
 
-    plan -> merges/N.json -> per table: check, fold, MERGE with transaction N, ghosts -> cuts row N -> its outcome
+    plan -> merges/N.json -> per table: check, fold, commit with transaction N -> cuts row N -> its outcome
 
 A run that finds a record without its outcome finishes that merge first, to the same offset. A table that fails stops
 alone: it keeps its own place, and every later run tries all that it has missed. A lake task (`tasks`) is a merge of its

@@ -36,7 +36,7 @@ _FILES = {
     r"deletion_vector_[0-9a-f-]+\.bin": "vectors",
     r"part-00000-[0-9a-f-]+-c000\.zstd\.parquet": "new rows",
 }
-COMMITS = ("mark", "truncate", "ghosts", "history", "history of ghosts")
+COMMITS = ("mark", "truncate", "history", "history of ghosts")
 """What is committed to a table, and may be so without an answer."""
 
 _WRITES = (*COMMITS, "table", "history table", "cut", *_FILES.values())
@@ -111,10 +111,9 @@ def count_points(points: Points) -> Iterator[None]:
         for target, name, kind in (
             (LakeTable, "_create", lambda *_: "table"),
             (upsert_rows, "write", lambda *_: "mark"),
-            (deleted_rows, "remove_older", lambda *_: "truncate"),
+            (deleted_rows, "remove", lambda *_: "truncate"),
             (History, "_create", lambda *_: "history table"),
             (History, "_append", _name_history),
-            (deleted_rows, "remove_ghosts", lambda *_: "ghosts"),
             (cuts, "append", lambda *_: "cut"),
             (Location, "create", lambda path, *_: _file(path)),
             (Location, "replace", lambda path, *_: _file(path)),

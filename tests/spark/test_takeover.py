@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pytest
 from dblog_core.errors import LeaseLost
 from dblog_core.lake.lake_status import own_directory, read_status
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
+from dblog_core.lake_engine.merging.deleted_rows import Ghosts
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.tables import log
 from dblog_core.storage.location import Location
@@ -175,9 +175,9 @@ def test_who_has_lost_the_lake_removes_no_row_that_a_dump_has_not_met(lake: Test
     build.finished(ONE, "d1", since=since, since_segment=1)
     build.seal()
     (mark,) = [mark for manifest in lake.staging.manifests() for mark in manifest.marks if mark.dump == "d1"]
-    remove = partial(deleted_rows.remove_ghosts, lake.staging)
+    readings = Ghosts(lake.staging, ONE, [mark], last=2, history=None).readings()
     with pytest.raises(LeaseLost):
-        remove(LakeTable(lake.table(ONE), ONE, app="shop", check=lose), ONE, mark, last=2)
+        deleted_rows.remove(LakeTable(lake.table(ONE), ONE, app="shop", check=lose), mark.offset, readings=readings)
     assert lake.rows(ONE) == rows
-    assert remove(LakeTable(lake.table(ONE), ONE, app="shop"), ONE, mark, last=2) == 1
+    deleted_rows.remove(LakeTable(lake.table(ONE), ONE, app="shop"), mark.offset, readings=readings)
     assert lake.rows(ONE) == rows[1:]

@@ -315,8 +315,7 @@ class Oracle:
             for key in ghosts:
                 if UNKNOWN in self.rows.pop(key).values():
                     self.may_wait.add(key)
-                else:  # its row has come
-                    self.withheld.discard(key)
+                self.withheld.discard(key)
             return
         assert line.key is not None
         self._offsets[line.key] = line.offset

@@ -28,6 +28,7 @@ class Expected:
         """One merge: the lines up to an offset."""
         last: dict[Key, dict[str, Any]] = {}
         finished = []
+        changed: set[Key] = set()
         while self._at < len(lines) and lines[self._at].offset <= upto:
             line = lines[self._at]
             self._at += 1
@@ -35,8 +36,9 @@ class Expected:
                 finished.append(line)
             else:
                 self._line(line, last)
+                changed |= {line.key} if line.key is not None else set()
         for line in finished:
-            self._ghosts(line)
+            self._ghosts(line, changed)
         for row in self._rows.values():
             if UNKNOWN in row.values():
                 row.update(dict.fromkeys(_VALUES, UNKNOWN))
@@ -63,11 +65,11 @@ class Expected:
         self._rows[line.key] = row
         self._tell(line, row)
 
-    def _ghosts(self, line: Line) -> None:
-        """What the end of a dump shows to be gone, when the merge has done all else: whole rows alone are in the lake.
-        They go by one offset, in the order of their keys."""
-        whole = [key for key, row in self._rows.items() if UNKNOWN not in row.values()]
-        for key in sorted(k for k in whole if self._offsets[k] <= line.since and k not in line.dumped):
+    def _ghosts(self, line: Line, changed: set[Key]) -> None:
+        """What the end of a dump shows to be gone, when the merge has done all else: of its own rows, and of those in
+        the lake, which are whole. They go by one offset, in the order of their keys."""
+        there = [key for key, row in self._rows.items() if key in changed or UNKNOWN not in row.values()]
+        for key in sorted(k for k in there if self._offsets[k] <= line.since and k not in line.dumped):
             del self._rows[key]
             self._tell(Line(line.offset, "d", key, {}), dict.fromkeys(_VALUES, UNKNOWN))
 

@@ -44,6 +44,12 @@ class OldRows:
         """Whether a row of it goes."""
         return bool(self.parts or len(self.packed)) or self.gone is not None
 
+    def dead_rows(self, table: OpenTable) -> RowSet:
+        """All rows of the file that are dead when these are gone."""
+        self.pack()
+        dead = table.dead_rows(self.file) if self.gone is None else self.gone
+        return dead.with_rows(self.packed.rows()) if len(self.packed) else dead
+
     def pack(self) -> None:
         """Has the rows take less memory."""
         if self.parts:
@@ -125,9 +131,7 @@ def take_old_rows(table: OpenTable, old_rows: Collection[OldRows], copies: Copie
 
 
 def _touch(table: OpenTable, old: OldRows) -> TouchedFile:
-    old.pack()
-    dead = table.dead_rows(old.file) if old.gone is None else old.gone
-    dead = dead.with_rows(old.packed.rows()) if len(old.packed) else dead
+    dead = old.dead_rows(table)
     return TouchedFile(old.file, stored_count(table.files, old.file, dead), dead, old.all_replaced, old.packed_updated)
 
 

@@ -6,7 +6,8 @@
 Where the table takes no vectors, its touched files are written again instead (`rewriting.copy_on_write`).
 
 The changes may follow a TRUNCATE: the table's rows below a number of the order column go in the same commit. To the
-changes they are not there: none is updated, and none has a value for a row that keeps one.
+changes they are not there: none is updated, and none has a value for a row that keeps one. The same commit removes the
+rows that a reader of the source has not seen, of those that the changes leave (`rewriting.unseen_rows`).
 
 A commit of another writer in between makes ours fail: it is read, and all is planned again. Nothing is changed in
 memory before the commit is made, so a fault at any step leaves files that no version names, for VACUUM, and nothing
@@ -24,7 +25,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -33,113 +33,23 @@ import pyarrow as pa
 from dblog_core.delta_writer import order_guard, snapshot
 from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
-from dblog_core.delta_writer.data_file import KeptKeys
 from dblog_core.delta_writer.features import ValuesTooLarge
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Flags, Hits
-from dblog_core.delta_writer.rewriting.change_files import is_fed, write_changes
+from dblog_core.delta_writer.rewriting.change_files import is_fed
 from dblog_core.delta_writer.rewriting.copy_on_write import Copies
 from dblog_core.delta_writer.rewriting.older_rows import GoneRows, find_older
-from dblog_core.delta_writer.rewriting.touched_files import OldFiles, OldRows, take_old_rows
+from dblog_core.delta_writer.rewriting.unseen_rows import Reading
 from dblog_core.delta_writer.shape import Shape
-from dblog_core.delta_writer.snapshot import LiveFile
 from dblog_core.delta_writer.stored_rows import MOST_BYTES
 from dblog_core.delta_writer.table_log import ATTEMPTS
+from dblog_core.delta_writer.upserting.draft import Draft, Plan, commit_draft
 from dblog_core.delta_writer.upserting.new_rows import NewFile, row_ids, write_new_rows
 from dblog_core.delta_writer.upserting.unchanged_toast import take_unchanged_toast
 from dblog_core.errors import LakeError
-from dblog_core.interfaces import Json
 
 Place: TypeAlias = tuple[int, int]
 """The numbers of a part, and of a piece of it."""
-
-_LOOSE_PLACES = 4_000_000
-"""Numbers of old rows that wait as they are: eight bytes each."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """`rows`: those of the changes, with the values that they keep (`has_unchanged_toast`: some do); `hits`: the
-    table's rows that go; `former`: dead rows of the keys of which none is left; `puts`: the rows that come; `updates`:
-    those of them whose key has a row; `unknown`: those that would come, and keep a value that nobody has.
-    """
-
-    rows: pa.Table
-    has_unchanged_toast: bool
-    hits: list[Hits]
-    former: list[Hits]
-    puts: Flags
-    updates: Flags
-    unknown: Flags
-    counts: Upserted
-
-
-@dataclass(slots=True)
-class Draft:
-    """The plans of all parts, added up: nothing in it grows with the rows' values."""
-
-    counts: Upserted
-    rows: int = 0
-    old_rows: dict[str, OldRows] = field(default_factory=dict)
-    """By the paths of the files."""
-    unknown: list[Rows] = field(default_factory=list)
-    """The numbers of changes, counted through all parts."""
-    new_files: list[NewFile] = field(default_factory=list)
-    kept_keys: KeptKeys = field(default_factory=KeptKeys)
-    loose_places: int = 0
-    old_files: OldFiles = field(default_factory=lambda: OldFiles([]))
-    feed: Sequence[Json] = ()
-    """The actions of its change data."""
-
-    def add(self, plan: _Plan, numbers: Rows) -> None:
-        """`numbers`: those of the plan's changes."""
-        for hit in plan.hits:
-            if len(hit.rows):
-                old = self.old_rows_of(hit.file)
-                old.parts.append(hit.rows)
-                old.updated.append(hit.rows[plan.puts[hit.change_numbers]])
-                self.loose_places += len(hit.rows)
-        for hit in plan.former:
-            if len(hit.rows):
-                self.old_rows_of(hit.file).former += len(hit.rows)
-        if self.loose_places > _LOOSE_PLACES:
-            for old in self.old_rows.values():
-                old.pack()
-            self.loose_places = 0
-        if plan.unknown.any():
-            self.unknown.append(numbers[plan.unknown])
-        self.rows += len(plan.rows)
-        self.counts = self.counts.plus(plan.counts)
-
-    def add_gone(self, gone: GoneRows, files: Iterable[LiveFile]) -> None:
-        """`files`: all of the table: nobody looks where former rows of these keys are, and all rows that are dead in
-        them now count as deleted."""
-        if not gone.count:
-            return
-        for live, dead in gone.grown.values():
-            self.old_rows_of(live).gone = dead
-        for live in files:
-            if live.replaced_count:
-                self.old_rows_of(live).former += live.replaced_count
-        self.counts = replace(
-            self.counts, deleted=self.counts.deleted + gone.count, emptied=self.counts.emptied + gone.count
-        )
-
-    def old_rows_of(self, file: LiveFile) -> OldRows:
-        """The rows of this file that go."""
-        return self.old_rows.setdefault(file.path, OldRows(file))
-
-    def add_file(self, new: NewFile) -> NewFile:
-        """The file as it is kept: without its keys where many are kept already."""
-        kept = replace(new, file=self.kept_keys.limit(new.file))
-        self.new_files.append(kept)
-        return kept
-
-    def write_old_files(self, table: OpenTable, copies: Copies) -> None:
-        """Writes what becomes of the files with rows that go, once all plans are there. `copies`: of earlier drafts of
-        the same changes, and then of this one."""
-        self.old_files = take_old_rows(table, self.old_rows.values(), copies)
-        self.feed = write_changes(table, self.old_files, self.new_files)
 
 
 def upsert(
@@ -150,15 +60,16 @@ def upsert(
     *,
     withhold: Callable[[Rows], None] = lambda rows: None,
     below: int | None = None,
+    readings: Sequence[Reading] = (),
     is_fresh: bool = False,
     gives_up: bool = False,
 ) -> Upserted:
     """Commits the changes as transaction `number` of `app`, whatever others commit meanwhile. `changes` may be several
     parts, which can be gone through again, and of which no two have a key in common. `withhold` gets, before the
     commit, the numbers of the changes whose row has an unknown value. `below`: the table's rows whose order is
-    below it go first, in the same commit. `is_fresh`: the caller has refreshed the
-    table a moment ago, which saves a look at its log; should another commit be there since, ours fails. `gives_up`:
-    then this raises Overtaken, for a caller that must look at the other commit first.
+    below it go first, in the same commit; `readings`: remove rows, last. `is_fresh`: the caller has
+    refreshed the table a moment ago, which saves a look at its log; should another commit be there since, ours fails.
+    `gives_up`: then this raises Overtaken, for a caller that must look at the other commit first.
 
     Raises TableRefused where the table needs another writer, Overtaken where others leave no room, and StagingError
     with storage's own faults: then the same call later finds out what became of the commit.
@@ -174,6 +85,7 @@ def upsert(
             return Upserted(table.snapshot.version, already=True)
         try:
             draft = plan_parts(table, parts, shape, written, below)
+            draft.add_unseen(table, shape, readings)
             draft.write_old_files(table, copies)
         except LakeError:
             if snapshot.newest(table.files, table.snapshot).version == table.snapshot.version:
@@ -185,6 +97,24 @@ def upsert(
         if commit_draft(table, draft, app, number):
             return draft.counts
     raise table.overtaken_error(attempts)
+
+
+def remove_rows(
+    table: OpenTable, app: str, number: int, *, below: int | None = None, readings: Sequence[Reading] = ()
+) -> Upserted | None:
+    """As `upsert` without a change: rows are only removed; None where there are none. A transaction of the same number
+    does not count: a second call finds no rows."""
+    copies: Copies = {}
+    for _ in range(ATTEMPTS):
+        shape = table.refresh()
+        draft = plan_parts(table, (), shape, {}, below)
+        draft.add_unseen(table, shape, readings)
+        if not draft.counts.deleted:
+            return None
+        draft.write_old_files(table, copies)
+        if commit_draft(table, draft, app, number):
+            return draft.counts
+    raise table.overtaken_error()
 
 
 def plan_parts(
@@ -222,7 +152,7 @@ def plan_parts(
     return draft
 
 
-def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape, older: GoneRows) -> Iterator[tuple[Rows, _Plan]]:
+def _plan_pieces(table: OpenTable, changes: Changes, shape: Shape, older: GoneRows) -> Iterator[tuple[Rows, Plan]]:
     """The plan of all changes; or, where the values that they keep or are compared with have no room, plans of pieces,
     each with the numbers of its changes. `older`: the rows that go before the changes come."""
     pieces = deque([(np.arange(len(changes.rows)), changes)])
@@ -254,7 +184,7 @@ def _order_of_values(table: OpenTable, changes: Changes, shape: Shape) -> Rows:
     return np.argsort(places, kind="stable")
 
 
-def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: GoneRows, most: int) -> _Plan:
+def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: GoneRows, most: int) -> Plan:
     """`most`: bytes of the values that changes keep, and of those that they are compared with in one file. Raises
     ValuesTooLarge where they have more."""
     keys = table.key_arrays(changes.rows, shape)
@@ -302,7 +232,7 @@ def _plan_upsert(table: OpenTable, changes: Changes, shape: Shape, gone: GoneRow
         rows = rows.append_column(shape.row_id, row_ids(table, shape, hits, puts))
     old = [hit.of(wins) for hit in hits]
     former = [hit.of(wins & ~puts) for hit in dead]
-    return _Plan(rows, bool(changes.unchanged_toast), old, former, puts, puts & is_in_table, unknown, counts)
+    return Plan(rows, bool(changes.unchanged_toast), old, former, puts, puts & is_in_table, unknown, counts)
 
 
 def _find_other_lives(table: OpenTable, changes: Changes, shape: Shape, hits: Sequence[Hits]) -> Flags:
@@ -313,7 +243,7 @@ def _find_other_lives(table: OpenTable, changes: Changes, shape: Shape, hits: Se
     return order_guard.find_earlier_lives(table.files, shape, hits, keeps, changes.born_at, table.order)
 
 
-def _write_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, before: Sequence[NewFile]) -> list[NewFile]:
+def _write_rows(table: OpenTable, plan: Plan, numbers: Rows, shape: Shape, before: Sequence[NewFile]) -> list[NewFile]:
     """`numbers`: those of the plan's changes; `before`: as for `write_new_rows`."""
     # Kept values and ids come from the table: another version may have others.
     of_version = plan.has_unchanged_toast or shape.row_id is not None
@@ -324,50 +254,3 @@ def _write_rows(table: OpenTable, plan: _Plan, numbers: Rows, shape: Shape, befo
         digest.update(is_update.tobytes())
     rows = plan.rows if plan.puts.all() else plan.rows.filter(pa.array(plan.puts))
     return write_new_rows(table, rows, is_update, shape, digest.digest(), before)
-
-
-def commit_draft(table: OpenTable, draft: Draft, app: str, number: int) -> bool:
-    """Commits a draft whose old files are written; False if another's commit came first."""
-    now = table.now_ms()
-    old = draft.old_files
-    # The merge's number stands in the commit itself: both take effect, or neither does.
-    actions: list[Json] = [{"txn": {"appId": app, "version": number, "lastUpdated": now}}]
-    actions += old.actions(now)
-    new_files = [new.file for new in draft.new_files]
-    actions += [{"add": file.addition(now_ms=now, data_change=True)} for file in new_files]
-    actions += draft.feed
-    shape = table.shape()
-    if not table.commit("MERGE" if draft.rows else "DELETE", _metrics(draft), actions):
-        return False
-    old.note_vectors(table)
-    for file in (*old.copies, *new_files):
-        table.index_file(file, shape)
-    return True
-
-
-def _metrics(draft: Draft) -> dict[str, int]:
-    """By the names that Delta has for them."""
-    counts = draft.counts
-    old = draft.old_files
-    added = len(old.vectors) + len(old.copies) + len(draft.new_files)
-    added_bytes = sum(file.size for file in (*(new.file for new in draft.new_files), *old.copies))
-    if not draft.rows:
-        return {
-            "numDeletedRows": counts.deleted,
-            "numCopiedRows": sum(file.count for file in old.copies),
-            "numAddedFiles": added,
-            "numRemovedFiles": len(old.touched),
-            "numAddedBytes": added_bytes,
-        }
-    return {
-        "numSourceRows": draft.rows,
-        "numTargetRowsInserted": counts.inserted,
-        "numTargetRowsUpdated": counts.updated,
-        "numTargetRowsDeleted": counts.deleted,
-        "numTargetRowsMatchedDeleted": counts.deleted - counts.emptied,
-        "numTargetRowsNotMatchedBySourceDeleted": counts.emptied,
-        "numTargetRowsCopied": sum(file.count for file in old.copies),
-        "numTargetFilesAdded": added,
-        "numTargetFilesRemoved": len(old.touched),
-        "numTargetBytesAdded": added_bytes,
-    }

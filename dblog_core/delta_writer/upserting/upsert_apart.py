@@ -6,7 +6,7 @@ worth nothing for another version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,9 +16,11 @@ from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.older_rows import GoneRows, find_older
+from dblog_core.delta_writer.rewriting.unseen_rows import Reading
 from dblog_core.delta_writer.shape import Shape
+from dblog_core.delta_writer.upserting.draft import Draft, commit_draft
 from dblog_core.delta_writer.upserting.new_rows import NewFile
-from dblog_core.delta_writer.upserting.upsert import Draft, commit_draft, plan_parts
+from dblog_core.delta_writer.upserting.upsert import plan_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,16 @@ def plan_keys(table: OpenTable, changes: Changes, shape: Shape) -> tuple[Planned
 
 
 def commit_planned(
-    table: OpenTable, planned: Iterable[PlannedKeys], app: str, number: int, *, below: int | None = None
+    table: OpenTable,
+    planned: Iterable[PlannedKeys],
+    app: str,
+    number: int,
+    *,
+    below: int | None = None,
+    readings: Sequence[Reading] = (),
 ) -> Upserted | None:
-    """Commits the plans of all keys as transaction `number` of `app`; None if another's commit came first. `below`:
-    as for `upsert`: the plans were made without these rows."""
+    """Commits the plans of all keys as transaction `number` of `app`; None if another's commit came first. `below` and
+    `readings`: as for `upsert`; the plans were made without the rows of `below`."""
     draft = Draft(Upserted(table.snapshot.version + 1))
     older = GoneRows() if below is None else find_older(table, table.shape(), below)
     draft.add_gone(older, table.snapshot.files.values())
@@ -86,5 +94,6 @@ def commit_planned(
             old.packed = old.packed.with_rows(RowSet.decode(going.numbers).rows())
             old.packed_updated = old.packed_updated.with_rows(RowSet.decode(going.updated).rows())
             old.former += going.former
+    draft.add_unseen(table, table.shape(), readings)
     draft.write_old_files(table, {})
     return draft.counts if commit_draft(table, draft, app, number) else None

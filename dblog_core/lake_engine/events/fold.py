@@ -12,7 +12,8 @@ A folded row has `key`, `op`, `offset`, `position`, `commit_time`, `origin` (tho
 `unchanged_toast` and `row`. Its op is PUT, DELETE, or WITHHOLD: the row lives, and a value of it is not known.
 `unchanged_toast` names columns that keep the lake's value: every event since the last that set them left them out.
 `origin_key` is then the key whose row in the lake has them. `inserted`: the log itself has the row's birth in this
-span, so it is written even where it equals the lake's row.
+span, so it is written even where it equals the lake's row. The ghosts of dumps in the span are DELETEs
+(`dump_ends`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import pyarrow.compute as pc
 
 from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.events.dump_ends import delete_ghosts, dumps_within
 from dblog_core.lake_engine.events.key_buckets import Bucket, read_small_bucket, staged_buckets
 from dblog_core.lake_engine.events.last_rows import BORN, LastRows, Marks
 from dblog_core.lake_engine.events.staged_events import has_left_out_values, read_events
@@ -40,6 +42,7 @@ from dblog_core.model.table_names import quote_for_shell
 from dblog_core.rows.chunked_columns import join_chunks, mask_named
 from dblog_core.rows.disk_spool import SpooledTables
 from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
 
 PUT = "p"
 WITHHOLD = "w"
@@ -116,7 +119,7 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> FoldedRows:
     """
     leaves_out = has_left_out_values(work)
     if (bucket := read_small_bucket(staging, work, schema)) is not None:
-        return FoldedRows.in_memory(fold_bucket(bucket, schema, leaves_out=leaves_out))
+        return FoldedRows.in_memory(fold_bucket(bucket, schema, leaves_out=leaves_out, ends=dumps_within(work)))
     with ONE_AT_A_TIME:
         return _fold_buckets(staging, work, schema) if leaves_out else _fold_staged(staging, work, schema)
 
@@ -124,8 +127,9 @@ def fold_work(staging: Staging, work: Work, schema: TableSchema) -> FoldedRows:
 def _fold_buckets(staging: Staging, work: Work, schema: TableSchema) -> FoldedRows:
     parts = SpooledTables()
     withheld = 0
+    ends = dumps_within(work)
     for bucket in staged_buckets(staging, work, schema):
-        rows = fold_bucket(bucket, schema, leaves_out=True)
+        rows = fold_bucket(bucket, schema, leaves_out=True, ends=ends)
         withheld += count_withheld(rows)
         size = max(1, len(rows) * PART_BYTES // max(rows.nbytes, 1))
         for first in range(0, len(rows), size):
@@ -152,7 +156,8 @@ def _fold_staged(staging: Staging, work: Work, schema: TableSchema) -> FoldedRow
     except BaseException:
         _ROOM.give_back(memory_bytes)
         raise
-    parts = _LastEvents(_StagedEvents(staging, work, schema) if in_memory is None else in_memory, marks, schema)
+    events = _StagedEvents(staging, work, schema) if in_memory is None else in_memory
+    parts = _LastEvents(events, marks, schema, dumps_within(work))
     weakref.finalize(parts, _ROOM.give_back, memory_bytes)
     return FoldedRows(parts, count)
 
@@ -167,15 +172,16 @@ class _StagedEvents:
         return read_events(self.staging, self.work, self.schema)
 
 
-def fold_bucket(bucket: Bucket, schema: TableSchema, *, leaves_out: bool) -> pa.Table:
-    """The folded rows of all events of some keys. `leaves_out`: the log may have left values out of them."""
+def fold_bucket(bucket: Bucket, schema: TableSchema, *, leaves_out: bool, ends: Sequence[LogMark] = ()) -> pa.Table:
+    """The folded rows of all events of some keys. `leaves_out`: the log may have left values out of them; `ends`: those
+    of dumps in the span of the events."""
     if leaves_out:
-        return fold_portions(bucket.portions(), schema)
+        return delete_ghosts(fold_portions(bucket.portions(), schema), ends, schema)
     last = LastRows(_key_columns(schema), bucket.rows)
     for events in bucket:
         last.add(events, born=np.asarray(events["created"]))
     marks, _ = last.mark()
-    return _LastEvents(bucket, marks, schema).fold_all()
+    return _LastEvents(bucket, marks, schema, ends).fold_all()
 
 
 def _key_columns(schema: TableSchema) -> list[str]:
@@ -184,12 +190,13 @@ def _key_columns(schema: TableSchema) -> list[str]:
 
 class _LastEvents:
     """The folded rows of the events that are marked (`last_rows`), in parts. `events`: in the order that they are
-    marked in, each time."""
+    marked in, each time; `ends`: as for `fold_bucket`."""
 
-    def __init__(self, events: Iterable[pa.Table], marks: Marks, schema: TableSchema) -> None:
+    def __init__(self, events: Iterable[pa.Table], marks: Marks, schema: TableSchema, ends: Sequence[LogMark]) -> None:
         self._events = events
         self._marks = marks
         self._schema = schema
+        self._ends = ends
 
     def __iter__(self) -> Iterator[pa.Table]:
         waiting: list[pa.Table] = []
@@ -223,7 +230,7 @@ class _LastEvents:
             return _NOTHING
         rows = pa.concat_tables(last_events).combine_chunks()
         deleted = pc.equal(rows["op"], DELETE)
-        return pa.table(
+        folded = pa.table(
             {
                 "key": struct_of(rows, _key_columns(self._schema), list(self._schema.key)),
                 "op": pc.if_else(deleted, DELETE, PUT),
@@ -233,6 +240,7 @@ class _LastEvents:
                 "row": image_of(rows, self._schema),
             }
         )
+        return delete_ghosts(folded, self._ends, self._schema)
 
 
 # Where the log left values out ---------------------------------------------------------------------------------------

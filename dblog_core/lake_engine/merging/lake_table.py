@@ -297,10 +297,6 @@ class LakeTable:
         defaults = create_table.default_properties(self._spark_settings)
         return create_table.create_table(self.path, shape, {**defaults, **properties})
 
-    def has_rows_upto(self, offset: int) -> bool:
-        """Whether the table may have rows up to this offset, by the statistics of its files."""
-        return upsert_rows.has_rows_upto(self.open(), offset)
-
     def is_empty(self) -> bool:
         """Whether the table has no row."""
         return upsert_rows.is_empty(self.open())

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dblog_core.errors import LakeError
 from dblog_core.lake import foreign_commits, table_commits
@@ -16,6 +17,7 @@ from dblog_core.lake_engine.events.fold import FoldedRows
 from dblog_core.lake_engine.history.history_table import Before, History
 from dblog_core.lake_engine.merging import deleted_rows
 from dblog_core.lake_engine.merging.answered_commits import AnsweredCommits, answer_commits
+from dblog_core.lake_engine.merging.deleted_rows import Ghosts
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.merge_results import Applied
@@ -116,14 +118,16 @@ class TableMerge:
         counted = Counted(lake.path, (status.version if status else None) if share.is_repeated else version_before)
         history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
+        ghosts = Ghosts(self._staging, schema, work.finished, last=span.last, history=history)
         if is_committed:
             self._forget_gone(work, schema, version)
+            if work.finished:  # earlier versions removed them in a second commit, and may have died before it
+                deleted_rows.remove(lake, work.last_offset, readings=ghosts.readings())
         else:
-            withheld = self._apply_changes(share, schema, lake, history, version_before)
+            withheld = self._apply_changes(share, schema, lake, history, version_before, ghosts)
             if share.is_repeated:  # whoever died before may have left files
                 remove_spilled(self._staging, work.files)
-        self._write.settle(lake, schema)  # a row that has come may be a ghost at the end
-        self._remove_ghosts(work, schema, lake, history, span)
+        self._write.settle(lake, schema)
         seen = status.version if status else None
         seen = seen if before is None else before.version
         after = self._answer_later_commits(lake, after=seen or 0, merged=max(span.offset, share.merged))
@@ -163,15 +167,6 @@ class TableMerge:
             return AnsweredCommits(lake.committed, None)  # right behind the version that was left
         version = lake.version()
         return None if version is None else answer_commits(lake, after=after, merged=merged, newest=version)
-
-    def _remove_ghosts(
-        self, work: Work, schema: TableSchema, lake: LakeTable, history: History | None, span: Span
-    ) -> None:
-        for mark in work.finished:
-            # A table that begins with the dump has nothing from before it.
-            if mark.since is not None and not lake.has_rows_upto(mark.since):
-                continue
-            deleted_rows.remove_ghosts(self._staging, lake, schema, mark, last=span.last, history=history)
 
     def _ignored_columns(self, work: Work, lake: LakeTable) -> list[str] | None:
         """The columns of the newest shape that the lake leaves out; None where it has no such columns."""
@@ -230,10 +225,16 @@ class TableMerge:
         return Applied(table=work.table, rows=work.rows, history=lines, told=True)
 
     def _apply_changes(
-        self, share: Share, schema: TableSchema, lake: LakeTable, history: History | None, version: int | None
+        self,
+        share: Share,
+        schema: TableSchema,
+        lake: LakeTable,
+        history: History | None,
+        version: int | None,
+        ghosts: Ghosts,
     ) -> int:
         """Brings the share into history and table, in this order; how many rows are withheld. `version`: the table's
-        before."""
+        before; `ghosts`: those of the dumps that end in the share."""
         staged, status = share.work, share.status
         withheld = 0
         work, rows = self._read(staged, schema, version)
@@ -243,12 +244,11 @@ class TableMerge:
             self._prepare(work, lake, status.schema if status is not None and as_known else None, exists=exists)
         if history is not None:
             self._tell_history(share, schema, lake, history, work)
-        if work.files or work.chunks or work.last_truncate is not None:
-            write, number, merged = self._write, share.number, share.merged
+        if work.files or work.chunks or work.last_truncate is not None or work.finished:
+            commit = partial(self._write.commit, work, rows, is_left=self._is_left)
             if self._lake.spreads(work):
-                withheld = write.spread(self._staging, work, schema, lake, number, merged=merged)
-            else:
-                withheld = write.commit(work, rows, schema, lake, number, merged=merged, is_left=self._is_left)
+                commit = partial(self._write.spread, self._staging, work)
+            withheld = commit(schema, lake, share.number, ghosts=ghosts, merged=share.merged)
         if work.files or work.chunks:
             self._step(f"merged {work.table}")
         return withheld

@@ -23,6 +23,7 @@ from dblog_core.delta_writer.bitmaps import Rows
 from dblog_core.delta_writer.changes import Changes, Upserted
 from dblog_core.delta_writer.features import refusal
 from dblog_core.delta_writer.open_table import OpenTable
+from dblog_core.delta_writer.rewriting.unseen_rows import Reading
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.stored_rows import stored_count
 from dblog_core.delta_writer.table_log import TableLog
@@ -149,20 +150,31 @@ def write(
     is_left: bool = False,
     begins: int | None = None,
     below: int | None = None,
+    readings: Sequence[Reading] = (),
     mends: Collection[str] = (),
 ) -> Upserted:
     """Commits folded rows (`fold`) as merge `number` of `app`, once, whatever others commit meanwhile.
 
     `merged`: the highest offset that one of our rows can have in the table; rows beyond it are newer than all rows in
     it, and nothing is compared. `begins`: the first offset of the work that was folded. `below`: the offset of the last
-    TRUNCATE before these rows: older rows of the table go in the same commit. `withhold` gets, before the commit, the
-    keys of rows with an unknown value. `mends`: columns in which a row of the table that has the
-    offset of the folded row is compared with it (none: such a row is trusted).
+    TRUNCATE before these rows: older rows of the table go in the same commit. `readings`: of dumps, whose ghosts go in
+    it too. `withhold` gets, before the commit, the keys of rows with an unknown value. `mends`: columns in which a row
+    of the table that has the offset of the folded row is compared with it (none: such a row is trusted).
     `is_left`: the table `is_as_left`, and is not read again; raises Overtaken where others have committed since.
     Raises TableRefused for a table that has what is not written here, LeaseLost where another may merge.
     """
     write_rows = partial(
-        _write, table, schema, app, number, merged=merged, is_left=is_left, begins=begins, below=below, mends=mends
+        _write,
+        table,
+        schema,
+        app,
+        number,
+        merged=merged,
+        is_left=is_left,
+        begins=begins,
+        below=below,
+        readings=readings,
+        mends=mends,
     )
     if rows.withheld:
         for part in rows:
@@ -191,6 +203,7 @@ def _write(
     is_left: bool,
     begins: int | None,
     below: int | None,
+    readings: Sequence[Reading],
     mends: Collection[str],
 ) -> Upserted:
     for _ in range(_SHAPES):
@@ -203,7 +216,17 @@ def _write(
         )
         changes = _Parts(parts, change)
         try:
-            done = upsert(table, changes, app, number, withhold=withhold, below=below, is_fresh=True, gives_up=is_left)
+            done = upsert(
+                table,
+                changes,
+                app,
+                number,
+                withhold=withhold,
+                below=below,
+                readings=readings,
+                is_fresh=True,
+                gives_up=is_left,
+            )
         except LakeError:
             if table.snapshot.metadata == metadata:
                 raise
@@ -313,16 +336,6 @@ def is_empty(table: OpenTable) -> bool:
         if len(dead) < stored_count(table.files, live, dead):
             return False
     return True
-
-
-def has_rows_upto(table: OpenTable, offset: int) -> bool:
-    """Whether a file of the table may have rows up to this offset, by its statistics."""
-    column = table.refresh()[OFFSET].physical
-    for live in table.snapshot.files.values():
-        lowest = live.stated_values(column).lowest
-        if lowest is None or lowest <= offset:
-            return True
-    return False
 
 
 def find_keys(table: OpenTable, keys: Sequence[Key], schema: TableSchema) -> list[Key]:

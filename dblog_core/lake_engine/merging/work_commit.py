@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import pyarrow as pa
+
 from dblog_core.delta_writer.changes import Upserted
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.events.dump_ends import dumps_within, keys_of_ghosts
 from dblog_core.lake_engine.events.fold import FoldedRows
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
+from dblog_core.lake_engine.merging.deleted_rows import Ghosts
 from dblog_core.lake_engine.merging.lake import Lake
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.spreading.write_spread import SpreadOutcome, write_spread
@@ -36,11 +40,12 @@ class WorkCommit:
         lake: LakeTable,
         number: int,
         *,
+        ghosts: Ghosts,
         merged: int,
         is_left: bool,
     ) -> int:
-        """Commits the work's rows, and its last TRUNCATE, as one version; how many rows are withheld. `is_left`: as for
-        `upsert_rows.write`.
+        """Commits the work's rows, its last TRUNCATE, and the ghosts that its dumps show, as one version; how many rows
+        are withheld. `is_left`: as for `upsert_rows.write`.
 
         Raises TableRefused for a table that has what is not written here.
         """
@@ -48,6 +53,7 @@ class WorkCommit:
         before = self._withheld.keys(table, schema)
         withheld = 0
         if rows is not None and len(rows):
+            readings = ghosts.readings(_ghosts_of_batch(rows, schema) if dumps_within(work) else ())
 
             def withhold(keys: list[Key]) -> None:
                 self._withheld.add(table, keys)
@@ -62,6 +68,7 @@ class WorkCommit:
                     merged=merged,
                     begins=work.first_offset,
                     below=work.last_truncate,
+                    readings=readings,
                     withhold=withhold,
                     is_left=is_left,
                 )
@@ -69,15 +76,24 @@ class WorkCommit:
             done = lake.commit(write)
             assert done is not None, "a merge of rows commits"
             withheld = done.withheld + rows.withheld
-        elif work.last_truncate is not None:
-            deleted_rows.remove_older(lake, work.last_truncate)
-            self._step(f"truncated {table}")
+        elif work.last_truncate is not None or work.finished:
+            deleted_rows.remove(lake, work.last_offset, below=work.last_truncate, readings=ghosts.readings())
+            if work.last_truncate is not None:
+                self._step(f"truncated {table}")
         # Behind the commit: should that fail, the rows that the table then still lacks are still waited for.
         self._withheld.forget(table, _find_gone(work, rows, before, schema), schema)
         return withheld
 
     def spread(
-        self, staging: Staging, work: Work, schema: TableSchema, lake: LakeTable, number: int, *, merged: int
+        self,
+        staging: Staging,
+        work: Work,
+        schema: TableSchema,
+        lake: LakeTable,
+        number: int,
+        *,
+        ghosts: Ghosts,
+        merged: int,
     ) -> int:
         """As `commit`, of a work that executors carry."""
         spread = self._lake.spread
@@ -89,7 +105,17 @@ class WorkCommit:
         def write(table: OpenTable, app: str) -> Upserted:
             outcomes.append(
                 write_spread(
-                    spread, staging, table, work, schema, app, number, merged=merged, withhold=withhold, waiting=waiting
+                    spread,
+                    staging,
+                    table,
+                    work,
+                    schema,
+                    app,
+                    number,
+                    ghosts=ghosts,
+                    merged=merged,
+                    withhold=withhold,
+                    waiting=waiting,
                 )
             )
             return outcomes[-1].counts
@@ -112,6 +138,12 @@ class WorkCommit:
         waiting = self._withheld.keys(table, schema)
         open_table = lake.open()
         self._withheld.forget(table, upsert_rows.find_keys(open_table, waiting, schema), schema)
+
+
+def _ghosts_of_batch(rows: FoldedRows, schema: TableSchema) -> list[pa.Table]:
+    """The keys of the batch's rows that are ghosts of its dumps."""
+    with rows.lock():
+        return [keys for part in rows if len(keys := keys_of_ghosts(part, schema))]
 
 
 def _find_gone(work: Work, rows: FoldedRows | None, before: list[Key], schema: TableSchema) -> set[Key]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.stored_rows import living_rows
-from dblog_core.delta_writer.upserting.deletes import remove_older
+from dblog_core.delta_writer.upserting.upsert import remove_rows
 from dblog_core.errors import LakeError, StagingError
 from dblog_core.lake.spark_submit import COMMIT_MARK
 from dblog_core.lake_engine.tables import checkpoints, log, log_cleanup, unneeded_files
@@ -43,7 +43,7 @@ def drop(path: Location, *, before: float, now: float, check: Callable[[], None]
         first = max(0, sum(merged_at <= before for _, merged_at in cuts) - 1)
         number, merged_at = cuts[first]
         if first:
-            remove_older(table, number, "dblog:expired-cuts", number)
+            remove_rows(table, "dblog:expired-cuts", number, below=number)
         while join_files(table):
             check()
         _clean(path, table, now - _READ_SECONDS, check)

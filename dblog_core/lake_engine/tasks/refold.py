@@ -9,12 +9,9 @@ all have an event after its `since`, a reset) and no such event says that it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -23,18 +20,14 @@ from dblog_core.lake import merge_plan
 from dblog_core.lake.lake_status import State, TableStatus, history_location
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.task_plans import Past
+from dblog_core.lake_engine.events.dump_ends import SHOWN_BY, delete_ghosts
 from dblog_core.lake_engine.events.fold import fold_portions
 from dblog_core.lake_engine.events.key_buckets import Bucket, Earlier, staged_buckets
-from dblog_core.lake_engine.events.unchanged_values import Flags
 from dblog_core.lake_engine.history.last_lines import LastLines
 from dblog_core.lake_engine.tasks.context import Tools
-from dblog_core.model.events import DELETE
 from dblog_core.model.schema import TableSchema
 from dblog_core.model.table_names import quote_for_shell
-from dblog_core.model.values import key_from_json
-from dblog_core.rows.chunked_columns import join_chunks
 from dblog_core.staging import Staging
-from dblog_core.staging.manifest import LogMark, is_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,10 @@ class TableEvents:
         """The folded rows of keys that have an event after `lower`; a DELETE where a dump of a range has shown a ghost.
         None: there is no such key."""
         rows = fold_portions(map(self.living, portions), self.schema)
-        return _without_ghosts(rows, self) if len(rows) else None
+        if not len(rows):
+            return None
+        ends = [mark for mark in self.work.finished if mark.since is not None]
+        return delete_ghosts(rows, ends, self.schema).drop_columns([SHOWN_BY]) if ends else rows
 
     def living(self, events: pa.Table) -> pa.Table:
         """Those after `lower`."""
@@ -148,44 +144,3 @@ def _followable(tools: Tools, work: Work, schema: TableSchema, lower: int) -> Wo
         files=tuple(f for f in work.files if counts(f.schema, f.last_offset)),
         chunks=tuple(c for c in work.chunks if counts(c.schema, c.first_offset + c.rows - 1)),
     )
-
-
-def key_columns(rows: pa.Table) -> list[pa.ChunkedArray]:
-    """The columns of the keys of folded rows."""
-    key = join_chunks(rows["key"])
-    return [pa.chunked_array([pc.struct_field(key, i)], field.type) for i, field in enumerate(key.type)]
-
-
-def _without_ghosts(rows: pa.Table, of: TableEvents) -> pa.Table:
-    for mark in of.work.finished:
-        if mark.since is None or is_full(mark):
-            continue
-        is_older = np.asarray(pc.and_(pc.not_equal(rows["op"], DELETE), pc.less_equal(rows["offset"], mark.since)))
-        ghosts = pa.array(is_older & _are_within(key_columns(rows), mark, of.schema))
-        kept_names = pc.if_else(ghosts, pa.scalar(None, rows["unchanged_toast"].type), rows["unchanged_toast"])
-        for name, values in (("op", pc.if_else(ghosts, DELETE, rows["op"])), ("unchanged_toast", kept_names)):
-            rows = rows.set_column(rows.column_names.index(name), name, values)
-    return rows
-
-
-def _are_within(keys: Sequence[pa.ChunkedArray], mark: LogMark, schema: TableSchema) -> Flags:
-    """Which keys lie in the range that the dump of `mark` was of, both ends included."""
-    inside = np.ones(len(keys[0]), np.bool_)
-    if mark.key_from is not None:
-        inside &= _compare(keys, mark.key_from, schema) >= 0
-    if mark.key_to is not None:
-        inside &= _compare(keys, mark.key_to, schema) <= 0
-    return inside
-
-
-def _compare(keys: Sequence[pa.ChunkedArray], end: Any, schema: TableSchema) -> npt.NDArray[np.int8]:
-    """By key -1, 0 or 1: whether it is before, at or behind `end` (JSON), in key order. NaN is behind all numbers."""
-    signs = np.zeros(len(keys[0]), np.int8)
-    for column, values, part in zip(schema.key_columns, keys, key_from_json(end, schema), strict=True):
-        bound = pa.scalar(part, column.type)
-        part_signs = np.asarray(pc.greater(values, bound)).astype(np.int8) - np.asarray(pc.less(values, bound))
-        if pa.types.is_floating(column.type):
-            is_nan = np.asarray(pc.is_nan(values)).astype(np.int8)
-            part_signs = np.where(np.isnan(part), is_nan - 1, np.where(is_nan, 1, part_signs))
-        signs = np.where(signs == 0, part_signs, signs).astype(np.int8)
-    return signs

@@ -20,6 +20,7 @@ from dblog_core.lake.replay_reach import read_reach
 from dblog_core.lake.task_plans import ReplayPlan
 from dblog_core.lake.task_requests import ReplayRequest
 from dblog_core.lake.task_results import ReplayCounts, ReplayedTable, ReplayResult
+from dblog_core.lake_engine.events.dump_ends import key_columns
 from dblog_core.lake_engine.events.fold import ONE_AT_A_TIME, FoldedRows, count_withheld, struct_of
 from dblog_core.lake_engine.events.unchanged_values import number_keys
 from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
@@ -98,7 +99,7 @@ def _truncate(tools: Tools, name: str, status: TableStatus, plan: ReplayPlan) ->
     inside = [m.offset for m in (work.truncates if work else ()) if _holds(plan, m)]
     if work and inside:
         table = tools.lake.table(tools.staging.schema(work.schema))
-        deleted_rows.remove_older(table, max(inside))
+        deleted_rows.remove(table, max(inside), below=max(inside))
 
 
 def _holds(plan: ReplayPlan, mark: LogMark) -> bool:
@@ -156,7 +157,7 @@ def _rows_of_keys(portions: Iterable[pa.Table], keys: pa.Table, names: Sequence[
     if rows is None:
         return _ended_rows(keys, names, events)
     born = pa.concat_tables(births)
-    columns = (refold.key_columns(rows), *([table[name] for name in names] for table in (keys, born)))
+    columns = (key_columns(rows), *([table[name] for name in names] for table in (keys, born)))
     numbers, chosen, born_keys = number_keys(*columns)
     born_at = np.zeros(1 + max(numbers.max(initial=0), born_keys.max(initial=0)), np.int64)
     np.maximum.at(born_at, born_keys, np.asarray(born["offset_max"]))

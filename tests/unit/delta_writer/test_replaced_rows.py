@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,10 +15,8 @@ from dblog_core.delta_writer.changes import Changes
 from dblog_core.delta_writer.commit import removal
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting.join_files import plan_join
-from dblog_core.delta_writer.rewriting.older_rows import GoneRows
 from dblog_core.delta_writer.rewriting.purge_files import plan_purge, purge_file
 from dblog_core.delta_writer.rewriting.rewrite import commit_rewritten
-from dblog_core.delta_writer.upserting.deletes import commit_deletes
 from dblog_core.delta_writer.upserting.upsert import upsert
 from dblog_core.delta_writer.vectors import count_replaced, tag_replaced, vector_file
 from tests.unit.delta_writer.rivals import open_delta
@@ -147,21 +144,6 @@ def test_a_plan_on_the_marks_of_another_adds_up(table: Table) -> None:
     upsert(writer, table.changes(updates(3, 4, offset=7), [row(11)]), APP, 4)
     # The rival's new row of key 3 is the one in its own file.
     assert sorted(counts(table, writer)) == [(1, 0), (4, 2)]
-
-
-def test_with_rows_that_go_by_their_places_all_marks_may_have_been_deleted(table: Table) -> None:
-    """Nobody has looked where former rows of the deleted key lie."""
-    writer = fill_table(table)
-    table.merge(writer, updates(1, 2, 3, 60))
-    assert sorted(counts(table, writer)) == [(1, 0), (3, 0)]
-    hits = writer.hits([pa.array([4])], writer.refresh())
-    gone = GoneRows.of(writer, [(hit.file, writer.dead_rows(hit.file).with_rows(hit.rows)) for hit in hits])
-    assert commit_deletes(writer, gone, APP, 4) is not None
-    table.expect([], [row(4)])
-    table.check()
-    assert sorted(counts(table, writer)) == [(0, 1), (0, 4)]
-    adds = [action["add"] for action in commit_of(table.path, newest(table.path)) if "add" in action]
-    assert sorted(add["dataChange"] for add in adds) == [False, True]
 
 
 @pytest.mark.parametrize(("step", "expected"), [(2, (2, 2)), (-1, (0, 1))], ids=["grows", "shrinks"])

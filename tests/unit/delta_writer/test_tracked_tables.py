@@ -20,7 +20,6 @@ from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
 from dblog_core.delta_writer.shape import Shape
 from dblog_core.delta_writer.upserting import upsert
-from dblog_core.delta_writer.upserting.deletes import remove_older
 from dblog_core.errors import LakeError
 from tests.unit.delta_writer.rivals import open_delta
 from tests.unit.delta_writer.tables import (
@@ -85,7 +84,7 @@ def test_rows_that_go_by_their_order_leave_the_others_as_they_were(table: Table)
     table.merge(writer, [row(number, "new", offset=9) for number in range(30, 60)])
     table.check()
     versions = _versions(table)
-    remove_older(writer, 9, "app", 1)
+    upsert.remove_rows(writer, "app", 1, below=9)
     table.rows = {key: values for key, values in table.rows.items() if 30 <= key[0] < 60}
     table.check()
     assert _versions(table) == {number: versions[number] for number in range(30, 60)}

@@ -102,7 +102,7 @@ def test_the_places_of_old_rows_may_be_more_than_memory_has_room_for(
     table: Table, monkeypatch: pytest.MonkeyPatch, loose: int
 ) -> None:
     """Parts of the same files follow each other, some of whose places have been made bitmaps before."""
-    monkeypatch.setattr("dblog_core.delta_writer.upserting.upsert._LOOSE_PLACES", loose)
+    monkeypatch.setattr("dblog_core.delta_writer.upserting.draft._LOOSE_PLACES", loose)
     writer = fill_table(table, 300)
     table.merge(writer, [row(7, "dead before", offset=2)])
     parts = [[row(i, f"part {first}", offset=9) for i in range(first, 300, 5)] for first in range(4)]

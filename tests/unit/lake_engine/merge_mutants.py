@@ -13,6 +13,7 @@ from unittest import mock
 
 from dblog_core.lake.cuts import cuts_location
 from dblog_core.lake.merge_plan import next_sound_span
+from dblog_core.lake_engine.events import fold
 from dblog_core.lake_engine.merge_rounds import Merger
 from dblog_core.lake_engine.merging import cuts
 from dblog_core.lake_engine.merging.fence import Fence
@@ -32,6 +33,8 @@ class Mutant:
     """Where the plan's faults happen."""
     seed: str = "mutant"
     """Of a past that shows the mistake."""
+    history: bool = False
+    """Whether the tables have one."""
 
     @property
     def name(self) -> str:
@@ -87,6 +90,11 @@ def the_cut_comes_before_the_tables() -> Iterator[None]:
         yield
 
 
+def a_row_that_a_dump_of_its_batch_has_not_met_comes() -> Patch:
+    """The table alone is searched for ghosts: the next dump finds it there."""
+    return mock.patch.object(fold, "dumps_within", return_value=[])
+
+
 def a_newer_claim_is_not_looked_for() -> Patch:
     """A merger that was overtaken goes on when it wakes up."""
     return mock.patch.object(Fence, "check", return_value=None)
@@ -97,5 +105,8 @@ MUTANTS = [
     Mutant(the_record_is_written_after_the_commits, *_after("killed", "after mark")),
     Mutant(what_was_begun_is_finished_to_the_newest_segment, *_after("killed", "after mark")),
     Mutant(the_cut_comes_before_the_tables, *_WELL_THEN),
+    Mutant(
+        a_row_that_a_dump_of_its_batch_has_not_met_comes, *_after("killed", "after history of ghosts"), history=True
+    ),
     Mutant(a_newer_claim_is_not_looked_for, *_after("overtaken", "before version")),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import orjson
@@ -11,15 +10,14 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from dblog_core.delta_writer.append import AppendedTable
-from dblog_core.lake_engine.merging.upsert_rows import OpenTables, has_rows_upto
+from dblog_core.lake_engine.merging.upsert_rows import OpenTables
 from dblog_core.lake_engine.tables.column_types import lake_shape
 from dblog_core.lake_engine.tables.create_table import create_table
 from dblog_core.model.schema import TableSchema
 from tests.duckdb_reader import read_delta
 from tests.spark.segments import table
 from tests.unit.delta_writer.tables import Table, commit_of, newest
-from tests.unit.lake_engine.test_upsert_rows import folded_row, write
-from tests.unit.lake_engine.world_lake import SHAPE, Lake
+from tests.unit.lake_engine.world_lake import SHAPE
 
 PROPERTIES = {"delta.enableDeletionVectors": "true", "dblog.key": '["id"]'}
 EVERY = table(
@@ -90,15 +88,6 @@ def test_a_table_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     before = commit_of(tmp_path / "table", 0)
     assert not create_table(place, lake_shape(SHAPE), {})
     assert commit_of(tmp_path / "table", 0) == before and newest(tmp_path / "table") == 0
-
-
-def test_a_table_has_rows_up_to_the_lowest_offset_of_its_files(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, random.Random("offsets"))
-    assert not has_rows_upto(lake.open(), 10**12), "it is empty"
-    write(lake, folded_row("a", 1, offset=50), folded_row("b", 1, offset=70))
-    write(lake, folded_row("c", 1, offset=60))
-    assert not has_rows_upto(lake.open(), 49)
-    assert has_rows_upto(lake.open(), 50)
 
 
 def test_a_table_that_maps_its_columns_leaves_those_of_other_tables_alone(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from dblog_core.errors import DblogError
 from dblog_core.lake.lake_status import table_location
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake.spark_submit import COMMIT_MARK
+from dblog_core.lake_engine.events.dump_ends import keys_of_ghosts
 from dblog_core.lake_engine.events.fold import WITHHOLD, fold_bucket
 from dblog_core.lake_engine.events.key_buckets import Bucket, split_bucket
 from dblog_core.lake_engine.events.key_chains import KeyHasher
@@ -47,6 +48,7 @@ from dblog_core.rows.chunked_columns import join_chunks, join_up_to, split_by_nu
 from dblog_core.rows.disk_spool import TableSpool
 from dblog_core.rows.key_spreading import Chains, Words, bucket_numbers
 from dblog_core.staging import Staging
+from dblog_core.staging.manifest import LogMark
 from dblog_core.storage.location import Location
 
 HANDED_OVER = "bucket int, kind string, file long, content binary"
@@ -75,14 +77,15 @@ Opener: TypeAlias = Callable[[], tuple[Staging, Location]]
 @dataclass(frozen=True, slots=True)
 class SpreadWork:
     """A share that is spread. `version`: of the lake table; `units`: parts of the staged rows, and paths of the table's
-    files, which one task each splits; `ranges`: of the buckets (None: a hash of the key says the bucket); `chains`:
-    keys that a change of key leads between; `merged`, `begins`, `below`: as for `upsert_rows.write`; `waiting`:
-    keys that wait for a dump."""
+    files, which one task each splits; `ends`: of dumps in the share; `ranges`: of the buckets (None: a hash of
+    the key says the bucket); `chains`: keys that a change of key leads between; `merged`, `begins`, `below`: as for
+    `upsert_rows.write`; `waiting`: keys that wait for a dump."""
 
     schema: TableSchema
     version: int
     units: tuple[Work | str, ...]
     may_leave_out: bool
+    ends: tuple[LogMark, ...]
     buckets: int
     ranges: KeyRanges | None
     secret: bytes
@@ -100,12 +103,13 @@ class SpreadWork:
 @dataclass(frozen=True, slots=True)
 class PlannedBucket:
     """The plan of some keys. `unknown`: those whose row has an unknown value; `withheld`: how many of them the
-    fold has found; `deleted`, `living`: of the keys that wait for a dump those that the work deletes, and those that
-    have a row at its end."""
+    fold has found; `ghosts`: as `keys_of_ghosts` has them; `deleted`, `living`: of
+    the keys that wait for a dump those that the work deletes, and those that have a row at its end."""
 
     keys: PlannedKeys
     unknown: list[Key]
     withheld: int
+    ghosts: pa.Table
     deleted: set[Key]
     living: set[Key]
 
@@ -308,7 +312,7 @@ def _index_of(work: SpreadWork, table: OpenTable, shape: Shape, keys: Mapping[in
 
 
 def _plan_keys(work: SpreadWork, table: OpenTable, shape: Shape, events: Bucket) -> PlannedBucket:
-    rows = fold_bucket(events, work.schema, leaves_out=work.may_leave_out)
+    rows = fold_bucket(events, work.schema, leaves_out=work.may_leave_out, ends=work.ends)
     where = str(table.files)
     changes = upsert_rows.changes_of(rows, work.schema, shape, where, merged=work.merged, begins=work.begins)
     keys, unknown = plan_keys(table, changes, shape)
@@ -318,6 +322,7 @@ def _plan_keys(work: SpreadWork, table: OpenTable, shape: Shape, events: Bucket)
         keys,
         list({*upsert_rows.keys_of(lost, work.schema), *upsert_rows.keys_of(of_table, work.schema)}),
         len(lost),
+        keys_of_ghosts(rows, work.schema),
         _among(rows.filter(pc.equal(rows["op"], DELETE)), work.waiting, work.schema),
         _among(rows.filter(pc.not_equal(rows["op"], DELETE)), work.waiting, work.schema),
     )

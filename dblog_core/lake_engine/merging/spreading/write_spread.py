@@ -27,8 +27,10 @@ from dblog_core.delta_writer.upserting.upsert_apart import commit_planned
 from dblog_core.errors import DblogError
 from dblog_core.lake.carrier_choice import Means
 from dblog_core.lake.merge_plan import Work
+from dblog_core.lake_engine.events.dump_ends import dumps_within
 from dblog_core.lake_engine.events.key_chains import KeyHasher, find_staged_chains
 from dblog_core.lake_engine.events.staged_events import has_left_out_values
+from dblog_core.lake_engine.merging.deleted_rows import Ghosts
 from dblog_core.lake_engine.merging.spreading import tasks
 from dblog_core.lake_engine.merging.spreading.key_ranges import KeyRanges
 from dblog_core.lake_engine.merging.spreading.tasks import PlannedBucket, SpreadWork
@@ -80,12 +82,14 @@ def write_spread(
     app: str,
     number: int,
     *,
+    ghosts: Ghosts,
     merged: int,
     withhold: Callable[[list[Key]], None],
     waiting: Collection[Key] = (),
 ) -> SpreadOutcome:
     """Commits the work as merge `number` of `app`, once, whatever others commit meanwhile, as `upsert_rows.write`
-    commits folded rows. `waiting`: keys that wait for a dump.
+    commits folded rows. `ghosts`: those that its dumps show, which go in the same commit; `waiting`: keys that wait for
+    a dump.
 
     Raises TableRefused for a table that nobody of us writes, Overtaken where others leave no room, LeaseLost where
     another may merge, and what a task has failed with.
@@ -105,7 +109,9 @@ def write_spread(
         # Before the commit: a crash in between has a dump requested too many, and never one too few.
         if unknown:
             withhold(unknown)
-        counts = commit_planned(table, (bucket.keys for bucket in buckets), app, number, below=work.last_truncate)
+        readings = ghosts.readings([bucket.ghosts for bucket in buckets if len(bucket.ghosts)])
+        plans = (bucket.keys for bucket in buckets)
+        counts = commit_planned(table, plans, app, number, below=work.last_truncate, readings=readings)
         if counts is not None:
             return _outcome(counts, buckets, work, set(waiting))
     raise table.overtaken_error(_ATTEMPTS)
@@ -144,6 +150,7 @@ def _plan_job(
         version=table.snapshot.version,
         units=(*parts, *_files_to_scan(table, shape, first.ends)),
         may_leave_out=has_left_out_values(work),
+        ends=tuple(dumps_within(work)),
         buckets=count,
         ranges=KeyRanges.of_sample(first.sample, count),
         secret=secret,

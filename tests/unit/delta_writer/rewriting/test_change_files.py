@@ -15,8 +15,7 @@ from deltalake import DeltaTable
 from dblog_core.delta_writer.rewriting import change_files, copy_on_write
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.update_rows import update_older, update_rows
-from dblog_core.delta_writer.upserting.deletes import remove_older
-from dblog_core.delta_writer.upserting.upsert import upsert
+from dblog_core.delta_writer.upserting.upsert import remove_rows, upsert
 from tests.unit.delta_writer.rivals import RIVALS
 from tests.unit.delta_writer.tables import (
     APP,
@@ -120,7 +119,7 @@ def test_rows_that_go_by_a_truncate_are_deletes_and_those_behind_it_inserts(copi
     copied.expect([row(3, "again", offset=20), row(8, "new", offset=21)])
     check_changed(copied, 3, changes)
     deleted = copied.rows.pop((5,))
-    assert remove_older(writer, 6, APP, 10) is not None
+    assert remove_rows(writer, APP, 10, below=6) is not None
     check_changed(copied, 4, images("delete", deleted))
 
 

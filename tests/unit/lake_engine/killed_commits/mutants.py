@@ -18,19 +18,21 @@ from dblog_core.delta_writer.files import LOG, TableFiles
 from dblog_core.delta_writer.keys.key_index import KeyIndex
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.order_guard import Hits
-from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
 from dblog_core.delta_writer.snapshot import path_of
 from dblog_core.delta_writer.upserting import unchanged_toast
-from dblog_core.delta_writer.upserting.deletes import commit_deletes, remove_older
-from dblog_core.delta_writer.upserting.upsert import upsert
+from dblog_core.delta_writer.upserting.draft import Draft
+from dblog_core.delta_writer.upserting.upsert import remove_rows, upsert
 from dblog_core.interfaces import Json
+from dblog_core.lake_engine.events import fold
+from dblog_core.lake_engine.events.dump_ends import delete_ghosts
 from dblog_core.lake_engine.history.history_table import History
-from dblog_core.lake_engine.merging import deleted_rows, upsert_rows
+from dblog_core.lake_engine.merging import upsert_rows
 from dblog_core.lake_engine.merging.lake_table import LakeTable
 from dblog_core.lake_engine.merging.withheld_keys import Withheld
 from dblog_core.lake_engine.tables import alter_table, log_cleanup, unneeded_files
 from dblog_core.lake_engine.tasks import maintain
 from dblog_core.model.values import Key
+from dblog_core.staging.manifest import LogMark
 
 Patch = AbstractContextManager[object]
 
@@ -119,7 +121,7 @@ def a_truncate_takes_the_rows_behind_it() -> Patch:
         below = more.pop("below")
         done = upsert(table, changes, app, number, **more)
         if below is not None:
-            remove_older(table, NEVER, f"{app}:truncated", below)
+            remove_rows(table, f"{app}:gone", below, below=NEVER)
         return done
 
     return mock.patch.object(upsert_rows, "upsert", upsert_and_empty)
@@ -130,7 +132,7 @@ def a_truncate_is_a_commit_of_its_own() -> Patch:
 
     def empty_and_upsert(table: OpenTable, changes: Any, app: str, number: int, **more: Any) -> Any:
         if (below := more.pop("below")) is not None:
-            remove_older(table, below, f"{app}:truncated", below)
+            remove_rows(table, f"{app}:gone", below, below=below)
         return upsert(table, changes, app, number, **more)
 
     return mock.patch.object(upsert_rows, "upsert", empty_and_upsert)
@@ -139,28 +141,50 @@ def a_truncate_is_a_commit_of_its_own() -> Patch:
 def a_row_that_was_born_during_its_dump_is_a_ghost() -> Patch:
     """Whatever has touched it since."""
 
-    def find_all(*arguments: Any, **more: Any) -> Any:
-        return find_unseen(*arguments, **more | {"upto": NEVER})
+    def delete_all(rows: Any, ends: list[LogMark], schema: Any) -> Any:
+        return delete_ghosts(rows, [replace(mark, since=mark.offset) for mark in ends], schema)
 
-    return mock.patch.object(deleted_rows, "find_unseen", find_all)
+    return mock.patch.object(fold, "delete_ghosts", delete_all)
+
+
+def ghosts_go_in_a_commit_of_their_own() -> Patch:
+    """Readers see the batch, and rows that it shows to be gone."""
+
+    def upsert_and_remove(table: OpenTable, changes: Any, app: str, number: int, **more: Any) -> Any:
+        readings = more.pop("readings")
+        done = upsert(table, changes, app, number, **more)
+        remove_rows(table, f"{app}:gone", number, readings=readings)
+        return done
+
+    return mock.patch.object(upsert_rows, "upsert", upsert_and_remove)
+
+
+def a_row_that_a_dump_of_its_batch_has_not_met_comes() -> Patch:
+    """The table alone is searched for ghosts."""
+    return mock.patch.object(fold, "dumps_within", return_value=[])
+
+
+def a_row_that_its_batch_has_replaced_is_a_ghost() -> Patch:
+    """Dumps are asked of the table as it was before the batch."""
+    return mock.patch.object(Draft, "_dead_rows", lambda self, table, file: table.dead_rows(file))
 
 
 def ghosts_go_before_the_history_tells_them() -> Patch:
     """Who finishes the merge finds none that it could tell of."""
-    tell = deleted_rows._append_to_history
+    tell, upsert = History.append_ghosts, upsert_rows.write
     waiting: list[Callable[[], None]] = []
 
     def wait(*arguments: Any) -> None:
         waiting.append(lambda: tell(*arguments))
 
-    def commit_and_tell(*arguments: Any) -> Any:
-        done = commit_deletes(*arguments)
-        waiting.pop()()
+    def upsert_and_tell(*arguments: Any, **more: Any) -> Any:
+        done = upsert(*arguments, **more)
+        while waiting:
+            waiting.pop(0)()
         return done
 
     return _all(
-        mock.patch.object(deleted_rows, "_append_to_history", wait),
-        mock.patch.object(deleted_rows, "commit_deletes", commit_and_tell),
+        mock.patch.object(History, "append_ghosts", wait), mock.patch.object(upsert_rows, "write", upsert_and_tell)
     )
 
 
@@ -254,6 +278,9 @@ MUTANTS = [
     Mutant(a_truncate_is_a_commit_of_its_own, "truncate with rows behind it", VERSION),
     Mutant(a_row_that_was_born_during_its_dump_is_a_ghost, "ghosts"),
     Mutant(ghosts_go_before_the_history_tells_them, "ghosts", VERSION),
+    Mutant(ghosts_go_in_a_commit_of_their_own, "ghosts", VERSION, is_first=True),
+    Mutant(a_row_that_a_dump_of_its_batch_has_not_met_comes, "ghosts"),
+    Mutant(a_row_that_its_batch_has_replaced_is_a_ghost, "ghosts"),
     Mutant(an_unchanged_value_is_that_of_another_row, "rows"),
     Mutant(a_new_file_is_not_in_the_index, "rows"),
     Mutant(keys_are_withheld_after_the_commit, "withheld rows", VERSION),

@@ -163,18 +163,19 @@ class World:
     def _tell(self, offset: int, op: str, row: Row) -> None:
         self.told.lines.append((offset, op, *(row.get(c.name) for c in self.told.schema.columns)))
 
-    def full_dump(self, *, lost: tuple[Any, ...], born: Row | None = None) -> None:
-        """A dump of the whole table, without rows that are gone of which no delete was ever logged. A row that is born
-        while it runs is in the log alone."""
+    def full_dump(self, *, lost: tuple[Any, ...], born: tuple[Row, ...] = ()) -> None:
+        """A dump of the whole table, without rows that are gone of which no delete was ever logged. Rows that are born
+        while it runs are in the log alone."""
+        dump = f"full {self.build.offset}"
         since, segment = self.build.offset, self.build.segment + 1
         for key in lost:
             del self.told.rows[key]
         dumped = list(self.told.rows.values())
-        if born is not None:
-            self.put(born)
-        self.build.chunk(self.told.schema, dumped, dump="full")
-        self.build.finished(self.told.schema, "full", since=since, since_segment=segment)
-        for key in sorted(lost):
+        for row in born:
+            self.put(row)
+        self.build.chunk(self.told.schema, dumped, dump=dump)
+        self.build.finished(self.told.schema, dump, since=since, since_segment=segment)
+        for key in sorted(set(lost) - self.told.rows.keys()):
             self._tell(self.build.offset, "d", {self.told.schema.key[0]: key})
 
     def seal(self) -> None:

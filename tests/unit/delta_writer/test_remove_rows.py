@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+<<<<<<<< HEAD:tests/unit/delta_writer/test_deletes.py
 from dblog_core.delta_writer.table_log import Overtaken
 from dblog_core.delta_writer.upserting.deletes import remove_older
+========
+from dblog_core.delta_writer.table_log import Overtaken
+from dblog_core.delta_writer.upserting.upsert import remove_rows
+>>>>>>>> 7ab739e9 (merge: remove ghosts in the commit of the batch that shows them):tests/unit/delta_writer/test_remove_rows.py
 from tests.unit.delta_writer.tables import APP, OFFSET, Table, commit_of, fill_table, newest, row, write_commit
 
 
@@ -31,11 +36,11 @@ def test_rows_go_by_their_order_from_whole_files_and_from_parts(table: Table) ->
     table.merge(writer, [row(k, "new", offset=5) for k in (3, 60, 200)], [row(4)])
     table.merge(writer, [row(k, "newer", offset=9) for k in (5, 61)])
     for below in (1, 5, 6, 9):
-        done = remove_older(writer, below, f"{APP}:truncated", below)
+        done = remove_rows(writer, f"{APP}:gone", below, below=below)
         expected = forget_older(table, below)
         assert (done.deleted if done else 0) == expected
         table.check()
-    assert remove_older(writer, 9, f"{APP}:truncated", 9) is None
+    assert remove_rows(writer, f"{APP}:gone", 9, below=9) is None
     table.merge(writer, [row(k, "after", offset=10) for k in (3, 5)])
     table.check()
 
@@ -43,7 +48,7 @@ def test_rows_go_by_their_order_from_whole_files_and_from_parts(table: Table) ->
 def test_the_commit_is_a_delete_with_its_counts(table: Table) -> None:
     writer = fill_table(table)
     count = len(table.rows)
-    remove_older(writer, 2, f"{APP}:truncated", 2)
+    remove_rows(writer, f"{APP}:gone", 2, below=2)
     (info,) = [action["commitInfo"] for action in commit_of(table.path, newest(table.path)) if "commitInfo" in action]
     assert info["operation"] == "DELETE" and info["operationMetrics"]["numDeletedRows"] == str(count)
 
@@ -66,7 +71,7 @@ def test_files_without_such_statistics_are_read(table: Table, forget: Callable[[
         forget(statistics)
         add["stats"] = json.dumps(statistics)
     write_commit(table.path, newest(table.path) + 1, *({"add": {**add, "dataChange": False}} for add in adds))
-    done = remove_older(writer, 5, f"{APP}:truncated", 5)
+    done = remove_rows(writer, f"{APP}:gone", 5, below=5)
     assert done is not None and done.deleted == forget_older(table, 5)
     assert table.read() == table.model()
 
@@ -75,7 +80,7 @@ def test_a_row_without_an_order_stays(table: Table) -> None:
     """Somebody else has written it: it is answered on its own."""
     writer = fill_table(table)
     table.merge(writer, [row(300, "theirs", offset=None), row(301, "ours", offset=2)])  # type: ignore[arg-type]
-    remove_older(writer, 3, f"{APP}:truncated", 3)
+    remove_rows(writer, f"{APP}:gone", 3, below=3)
     forget_older(table, 3)
     assert [r["id"] for r in table.read()] == [300]
 
@@ -89,7 +94,7 @@ def test_it_is_planned_again_on_what_another_has_committed(table: Table) -> None
         table.merge(rival, [row(3, "theirs", offset=1), row(900, "theirs", offset=9)])
 
     writer.check = between
-    remove_older(writer, 5, f"{APP}:truncated", 5)
+    remove_rows(writer, f"{APP}:gone", 5, below=5)
     forget_older(table, 5)
     table.check()
 
@@ -98,4 +103,4 @@ def test_it_gives_up_where_others_commit_all_the_time(table: Table) -> None:
     writer = fill_table(table)
     writer.check = lambda: write_commit(table.path, newest(table.path) + 1, {"commitInfo": {}})
     with pytest.raises(Overtaken):
-        remove_older(writer, 5, f"{APP}:truncated", 5)
+        remove_rows(writer, f"{APP}:gone", 5, below=5)
