@@ -175,7 +175,7 @@ def test_who_has_lost_the_lake_removes_no_row_that_a_dump_has_not_met(lake: Test
     build.finished(ONE, "d1", since=since, since_segment=1)
     build.seal()
     (mark,) = [mark for manifest in lake.staging.manifests() for mark in manifest.marks if mark.dump == "d1"]
-    readings = Ghosts(lake.staging, ONE, [mark], last=2, history=None).readings()
+    readings = Ghosts(lake.staging, ONE, [mark], 2, None).readings()
     with pytest.raises(LeaseLost):
         deleted_rows.remove(LakeTable(lake.table(ONE), ONE, app="shop", check=lose), mark.offset, readings=readings)
     assert lake.rows(ONE) == rows

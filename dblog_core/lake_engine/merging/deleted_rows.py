@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
@@ -46,24 +47,22 @@ _LOOKED_UP_BYTES = 4 << 20
 """Of keys that are looked up at once."""
 
 
+@dataclass(frozen=True, slots=True)
 class Ghosts:
-    """The ghosts of the dumps that end in a table's share of a merge."""
+    """The ghosts of the dumps that end in a table's share of a merge, at `marks`. `last`: the segment up to which
+    chunks count; `history`: gets a line for each ghost before the commit that removes it."""
 
-    def __init__(
-        self, staging: Staging, schema: TableSchema, marks: Iterable[LogMark], *, last: int, history: History | None
-    ) -> None:
-        """`marks`: the ends of the dumps; `last`: the segment up to which chunks count; `history`: gets a line for each
-        ghost before the commit that removes it."""
-        self._staging = staging
-        self._schema = schema
-        self._marks = sorted(marks, key=lambda mark: mark.offset)  # a ghost of several is the first one's
-        self._last = last
-        self._history = history
+    staging: Staging
+    schema: TableSchema
+    marks: Sequence[LogMark]
+    last: int
+    history: History | None
 
     def readings(self, of_batch: Sequence[pa.Table] = ()) -> list[Reading]:
         """The readings of the dumps, in their order. `of_batch`: the keys of ghosts among the batch's own rows, with
         the column `SHOWN_BY`. Raises LakeError for the end of a dump that does not say where the dump began."""
-        return [self._reading(mark, of_batch) for mark in self._marks]
+        in_order = sorted(self.marks, key=lambda mark: mark.offset)  # a ghost of several dumps is the first one's
+        return [self._reading(mark, of_batch) for mark in in_order]
 
     def _reading(self, mark: LogMark, of_batch: Sequence[pa.Table]) -> Reading:
         if mark.since is None or mark.since_segment is None:
@@ -73,25 +72,25 @@ class Ghosts:
                 fix="upgrade the capture, and dump the table again",
             )
         return Reading(
-            partial(_read_seen_keys, self._staging, mark, self._schema, last=self._last),
+            partial(_read_seen_keys, self.staging, mark, self.schema, last=self.last),
             upto=mark.since,
-            is_wanted=lambda rows: are_within(rows.columns, mark, self._schema),
+            is_wanted=lambda rows: are_within(rows.columns, mark, self.schema),
             tell=partial(self._append_to_history, mark, of_batch),
         )
 
     def _append_to_history(self, mark: LogMark, of_batch: Sequence[pa.Table], of_table: SpooledTables) -> None:
-        if self._history is None:
+        if self.history is None:
             return
         shown = (rows.filter(pc.equal(rows[SHOWN_BY], mark.offset)) for rows in of_batch)
-        keys = [rows.select(self._schema.key) for rows in chain(shown, of_table) if len(rows)]
+        keys = [rows.select(self.schema.key) for rows in chain(shown, of_table) if len(rows)]
         if not keys:
             return
-        kinds = [(name, keys[-1].schema.field(name).type) for name in self._schema.key]
+        kinds = [(name, keys[-1].schema.field(name).type) for name in self.schema.key]
         every = pa.concat_tables(rows.cast(pa.schema(kinds)) for rows in keys)
         # Rows of another program that have NULL in the key were never in the history, and a key may have several rows.
         distinct = every.group_by(every.column_names).aggregate([]).drop_null()
         if len(distinct):
-            self._history.append_ghosts([distinct], mark)
+            self.history.append_ghosts([distinct], mark)
 
 
 def remove(lake: LakeTable, number: int, *, below: int | None = None, readings: Sequence[Reading] = ()) -> None:

@@ -118,7 +118,7 @@ class TableMerge:
         counted = Counted(lake.path, (status.version if status else None) if share.is_repeated else version_before)
         history_counts = Counted(history.path, history.version()) if history is not None else None
         withheld = 0
-        ghosts = Ghosts(self._staging, schema, work.finished, last=span.last, history=history)
+        ghosts = Ghosts(self._staging, schema, work.finished, span.last, history)
         if is_committed:
             self._forget_gone(work, schema, version)
             if work.finished:  # earlier versions removed them in a second commit, and may have died before it

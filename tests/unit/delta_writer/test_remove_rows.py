@@ -9,13 +9,8 @@ from typing import Any
 
 import pytest
 
-<<<<<<<< HEAD:tests/unit/delta_writer/test_deletes.py
-from dblog_core.delta_writer.table_log import Overtaken
-from dblog_core.delta_writer.upserting.deletes import remove_older
-========
 from dblog_core.delta_writer.table_log import Overtaken
 from dblog_core.delta_writer.upserting.upsert import remove_rows
->>>>>>>> 7ab739e9 (merge: remove ghosts in the commit of the batch that shows them):tests/unit/delta_writer/test_remove_rows.py
 from tests.unit.delta_writer.tables import APP, OFFSET, Table, commit_of, fill_table, newest, row, write_commit
 
 

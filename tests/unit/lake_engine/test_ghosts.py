@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from dblog_core.delta_writer.rewriting.unseen_rows import find_unseen
 from dblog_core.delta_writer.upserting import draft, upsert
 from dblog_core.lake_engine.events import fold
 from dblog_core.lake_engine.merging.deleted_rows import Ghosts
@@ -134,11 +135,10 @@ def test_another_commit_in_between_has_the_ghosts_looked_for_again(
         for key in range(part * 5, part * 5 + 5):
             lake.build.create(ITEMS, {"id": key, "v": "v"})
         merge(lake)
-    find = draft.find_unseen
     found: list[int] = []
 
     def find_and_join(*arguments: Any) -> Any:
-        unseen, keys = find(*arguments)
+        unseen, keys = find_unseen(*arguments)
         if not found:
             DeltaTable(str(lake.table(ITEMS))).optimize.compact()
         found.append(len(keys))
