@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from tests.spark.segments import SegmentBuilder, table
 ITEMS = table("items", id=pa.int64(), customer=pa.int64(), price=pa.int64(), name=pa.string(), note=pa.string())
 _DRIVER = "the driver's way"
 _A_SEGMENT = 500_000
+_LOOK_SECONDS = 0.1
 
 
 @pytest.fixture
@@ -89,10 +91,35 @@ def _merge(cluster: SparkCluster, config: Config) -> tuple[float, float]:
     """Seconds of CPU of a merge in the driver, the workers and what they started; and the driver's peak in MB."""
     before, workers_before = resource.getrusage(resource.RUSAGE_CHILDREN), _cpu_of_workers(cluster)
     messages: list[str] = []
-    assert run_job("merge", config, stop=threading.Event(), on_line=messages.append) == 0, messages
+    with _peak_of_driver(cluster) as peaks:
+        assert run_job("merge", config, stop=threading.Event(), on_line=messages.append) == 0, messages
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     driver = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return driver + _cpu_of_workers(cluster) - workers_before, after.ru_maxrss / 1024
+    return driver + _cpu_of_workers(cluster) - workers_before, max(peaks) / 1e6
+
+
+@contextmanager
+def _peak_of_driver(cluster: SparkCluster) -> Iterator[list[int]]:
+    """The resident bytes, at each look, of the driver: its JVM and its Python together."""
+    peaks = [0]
+    ended = threading.Event()
+    before = set(psutil.Process().children(recursive=True))
+    workers = [psutil.Process(worker.daemon.pid or 0) for worker in cluster.workers]
+
+    def look() -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            with suppress(psutil.NoSuchProcess):
+                executors = {process for worker in workers for process in worker.children(recursive=True)}
+                driver = set(psutil.Process().children(recursive=True)) - before - executors
+                peaks.append(sum(process.memory_info().rss for process in driver))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _cpu_of_workers(cluster: SparkCluster) -> float:

@@ -123,11 +123,11 @@ def open_configured(config: str) -> tuple[Staging, Location]:
 def split(opener: Opener, work: bytes, units: Contents) -> Contents:
     """The events and keys of these units (their numbers are in `id`), by buckets. `opener`: gives an executor the
     staging and the lake; `work`: a pickled SpreadWork."""
-    yield from _handing_over_faults(partial(_split, opener, _unpickle(work), units))
+    yield from _handing_over_faults(partial(_split, opener, work, units))
 
 
-def _split(opener: Opener, work: SpreadWork, units: Contents) -> Contents:
-    staging, table, shape = _open(opener, work)
+def _split(opener: Opener, payload: bytes, units: Contents) -> Contents:
+    work, staging, table, shape = _open(opener, payload)
     for batch in units:
         for number in batch["id"].to_pylist():
             unit = work.units[number]
@@ -139,10 +139,10 @@ def _split(opener: Opener, work: SpreadWork, units: Contents) -> Contents:
 
 def plan(opener: Opener, work: bytes, contents: Contents) -> Contents:
     """The plan of each bucket whose events are among the contents; `opener` and `work` as for `split`."""
-    yield from _handing_over_faults(partial(_plan, opener, _unpickle(work), contents))
+    yield from _handing_over_faults(partial(_plan, opener, work, contents))
 
 
-def _plan(opener: Opener, work: SpreadWork, contents: Contents) -> Contents:
+def _plan(opener: Opener, payload: bytes, contents: Contents) -> Contents:
     waiting = _Waiting()
     for batch in contents:
         for row in batch.to_pylist() if FAULT in batch["kind"].to_pylist() else ():
@@ -151,7 +151,7 @@ def _plan(opener: Opener, work: SpreadWork, contents: Contents) -> Contents:
         waiting.add(batch)
     if not waiting.events:
         return
-    _, table, shape = _open(opener, work)
+    work, _, table, shape = _open(opener, payload)
     for bucket, events in waiting.events.items():
         table.take_index(_index_of(work, table, shape, waiting.keys.pop(bucket, {})))
         hasher = work.hasher(table, shape)
@@ -187,12 +187,25 @@ def check_fault(kind: str, content: bytes) -> None:
         raise _fault(content)
 
 
-def _open(opener: Opener, work: SpreadWork) -> tuple[Staging, OpenTable, Shape]:
+_Opened: TypeAlias = tuple[SpreadWork, Staging, OpenTable, Shape]
+_opened: dict[bytes, _Opened] = {}
+"""The share that this process worked on last: its next task reads neither the work nor the table's log again."""
+
+
+def _open(opener: Opener, payload: bytes) -> _Opened:
+    """`payload`: a pickled SpreadWork. No two shares have the same: each has a secret of its own."""
+    if payload not in _opened:
+        _opened.clear()
+        _opened[payload] = _open_anew(opener, _unpickle(payload))
+    return _opened[payload]
+
+
+def _open_anew(opener: Opener, work: SpreadWork) -> _Opened:
     staging, lake = opener()
     path = table_location(lake, work.schema.table)
     table = OpenTable(path, work.schema.key, order=OFFSET, mark=COMMIT_MARK)
     table.snapshot = snapshot.at_version(table.files, work.version)
-    return staging, table, table.check_shape()
+    return work, staging, table, table.check_shape()
 
 
 def _row(bucket: int, kind: str, file: int, content: bytes | pa.Buffer) -> pa.RecordBatch:
