@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from dblog_core.config.settings import Config
 from dblog_core.config.source import SourceConfig
+from dblog_core.installed_packages import require
 from dblog_core.interfaces import Output, Source, StateStore
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 def open_source(config: SourceConfig) -> Source:
     """The source; no connection is made yet."""
+    require("postgres" if config.kind == "postgres" else "mysql")
     if config.kind == "postgres":
         from dblog_core.sources.postgres.source import PostgresSource
 
@@ -34,6 +36,7 @@ def open_state(config: Config) -> StateStore:
     settings = config.state
     scheme, _, rest = settings.url.partition("://")
     if scheme == "zookeeper":
+        require("zookeeper")
         from dblog_core.state.zookeeper import ZookeeperState
         from dblog_core.state.zookeeper_session import Access
 
@@ -74,6 +77,8 @@ def open_output(config: Config, name: str) -> Output:
     """The output of `[output.NAME]`; no connection is made yet. Raises OutputRefused for a class that is not there."""
     settings = config.output[name]
     full_name = f"{config.source.name}.{name}"
+    if settings.kind in ("postgres", "mysql", "kafka"):
+        require(settings.kind)
     if settings.kind == "postgres":
         from dblog_core.outputs.postgres import PostgresDialect
         from dblog_core.outputs.sql_table import TableOutput

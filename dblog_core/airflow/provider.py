@@ -16,7 +16,7 @@ _PORTS = {"dblog_mysql": "3306", "dblog_postgres": "5432"}
 def provider_info() -> dict[str, Any]:
     """Found by its entry point, `apache_airflow_provider`."""
     return {
-        "package-name": "dblog",
+        "package-name": "dblog-cdc",
         "name": "DBLog",
         "description": "Captures databases into a lakehouse.",
         "versions": [__version__],

@@ -15,6 +15,7 @@ from dblog_core.capture import dump_process
 from dblog_core.capture.healing.watermark_table import WatermarkTableKeeper
 from dblog_core.capture.term_parts import HOUSEKEEPING_SECONDS, Parts
 from dblog_core.errors import DblogError
+from dblog_core.installed_packages import require
 from dblog_core.interfaces import Running
 from dblog_core.maintenance import ended_dumps
 from dblog_core.model import durations
@@ -79,6 +80,7 @@ class BackgroundThreads:
         with contextlib.ExitStack() as opened:
             if (topic := self._config.signals.kafka) is not None:
                 # Imported here: only who reads signals from Kafka needs the client.
+                require("kafka")
                 from dblog_core.signals.kafka import SignalTopic
 
                 reader = SignalTopic(topic, self._config.source.name, self._state, self._clock)

@@ -14,6 +14,7 @@ from dblog_core.config.loader import load
 from dblog_core.config.secret_settings import READER
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
+from dblog_core.installed_packages import require
 from dblog_core.model.hosts import are_all_loopback
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def metrics(
       dblog --config shop.toml metrics
       dblog metrics --directory sources --listen 127.0.0.1:9178
     """
+    require("metrics")
     from prometheus_client import CollectorRegistry, generate_latest
 
     from dblog_core.monitoring.metrics import Sources

@@ -21,7 +21,7 @@ from dblog_core.config.loader import load
 from dblog_core.config.secret_settings import Needs, is_needed, secrets_of
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
-from dblog_core.model.install_hints import with_extra
+from dblog_core.installed_packages import install_line
 
 FAILED = 1
 WRONG_USE = 2
@@ -130,6 +130,6 @@ def _with_airflow(config: Config) -> Config:
         raise ConfigError(
             "airflow_connection needs Airflow, which is not installed here",
             where="[source] airflow_connection",
-            fix=f"{with_extra('airflow')}, or give host, user and password",
+            fix=f"{install_line('airflow')}, or give host, user and password",
         ) from error
     return resolve(config)

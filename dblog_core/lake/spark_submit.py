@@ -28,10 +28,11 @@ from pydantic import SecretStr
 
 from dblog_core.config.secret_settings import READER, SECRET_NAME, SOURCE, NotGiven, given_to, secrets_of
 from dblog_core.config.settings import Config
-from dblog_core.errors import LakeError
+from dblog_core.errors import LakeError, LocalError
+from dblog_core.installed_packages import DISTRIBUTION, find_faults, install_line
 from dblog_core.interfaces import Problem
+from dblog_core.lake.spark_jars import find_java
 from dblog_core.model import sizes
-from dblog_core.model.install_hints import with_extra
 
 COMMIT_MARK = "dblog"
 """What the commits of our jobs carry in Delta's log, so that others' commits differ from them."""
@@ -59,6 +60,7 @@ _COLLECTOR = re.compile(r"-XX:[+-]?Use\w*GC\b")
 _JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 _SMALL_HEAP_BYTES = 2 << 30
 _HAS_TRAP = "ignores-signals"  # the file that says that the shell does not die of them any more
+_JAVA = 17  # the oldest that Spark 4 runs on
 _GRACE_SECONDS = 600.0  # for what a job does when it is told to stop
 _LOGGING = Path(__file__).parent / "spark_conf"
 
@@ -164,7 +166,7 @@ def _escape_property(text: str) -> str:
 def _application(job: str) -> str:
     spec = importlib.util.find_spec("spark_jobs")
     if spec is None or not spec.submodule_search_locations:
-        raise LakeError("the package spark_jobs is not installed", fix=with_extra("spark"))
+        raise LakeError("the package spark_jobs is not installed", fix=f"install {DISTRIBUTION}")
     return str(Path(spec.submodule_search_locations[0]) / f"{job}.py")
 
 
@@ -173,7 +175,7 @@ def _spark_submit() -> str:
     beside = Path(sys.executable).with_name("spark-submit")
     program = str(beside) if beside.exists() else shutil.which("spark-submit")
     if program is None:
-        raise LakeError("spark-submit is not installed", fix=with_extra("spark"))
+        raise LakeError("spark-submit is not installed", fix=install_line("spark"))
     return program
 
 
@@ -341,7 +343,21 @@ def _read(lines: IO[str], on_line: Callable[[str], None], on_result: Callable[[s
 
 def check() -> Iterator[Problem]:
     """What stands in the way of a merge, and of what else is Spark's."""
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        yield Problem("no Java is in the PATH", "install Java 17 (openjdk-17-jre-headless)")
-    if importlib.util.find_spec("pyspark") is None:
-        yield Problem("the Python package pyspark is missing", with_extra("spark"))
+    yield from _check_java()
+    yield from (Problem(fault, install_line("spark")) for fault in find_faults("spark"))
+
+
+def _check_java() -> Iterator[Problem]:
+    """Runs the Java that Spark's scripts would take: a JAVA_HOME may name one that is gone, or an older one."""
+    needed = f"install Java {_JAVA} or newer (openjdk-{_JAVA}-jre-headless), or have JAVA_HOME name it"
+    try:
+        program = find_java()
+        done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False, timeout=60)
+    except (LocalError, OSError, subprocess.TimeoutExpired) as error:
+        yield Problem(f"no Java can be run: {error.message if isinstance(error, LocalError) else error}", needed)
+        return
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    if version is None or done.returncode:
+        yield Problem(f"{program} does not say which Java it is", needed)
+    elif int(version[1]) < _JAVA:
+        yield Problem(f"{program} is Java {version[1]}, and Spark needs {_JAVA} or newer", needed)

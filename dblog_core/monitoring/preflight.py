@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from dblog_core import wiring
+from dblog_core import installed_packages, wiring
 from dblog_core.config import conflicts
 from dblog_core.config.secret_settings import named_secrets
 from dblog_core.config.settings import Config
@@ -54,6 +54,7 @@ def findings(config: Config, *, file: Path | None = None) -> list[Finding]:
     prevents a table's capture is one problem, also where several parts name it."""
     parts: dict[str, Callable[[], Iterator[Problem]]] = {
         "configuration": lambda: _configuration(file, config),
+        "installation": _installation,
         "source": lambda: _source(config),
         "staging": lambda: _staging(config),
         "state": lambda: _state(config),
@@ -99,6 +100,12 @@ def _begins(config: Config, source: Source) -> None:
         return  # the part of staging tells it
     if not begun:
         source.begin(config.source.start_place)
+
+
+def _installation() -> Iterator[Problem]:
+    """Packages that every command uses; those of an extra are asked for where the part that needs them is opened."""
+    for fault in installed_packages.find_faults(None):
+        yield Problem(fault, installed_packages.install_line(None))
 
 
 def _inspect(look: Callable[[], Iterator[Problem]]) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dblog_core.config.notify import ChannelConfig
+from dblog_core.installed_packages import require
 from dblog_core.notifications.changes import NoticeMessage
 
 log = logging.getLogger("dblog.notices")
@@ -48,6 +49,7 @@ def open_channel(config: ChannelConfig) -> Channel:
 
         return Webhook(config)
     if config.kafka is not None:
+        require("kafka")
         from dblog_core.notifications.kafka import KafkaChannel
 
         return KafkaChannel(config.kafka, config.name)

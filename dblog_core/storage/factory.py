@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dblog_core.errors import StagingError
+from dblog_core.installed_packages import require
 from dblog_core.storage import Storage
 from dblog_core.storage.local import LocalStorage
 
@@ -31,6 +32,7 @@ def open_storage(root: str, directory: str = "", *, temporary: str = "tmp", s3: 
             where=root,
             fix="give a directory that all machines share, or s3://BUCKET/PREFIX",
         )
+    require("s3")
     from dblog_core.storage.s3 import S3Storage
 
     return S3Storage(match[2], f"{match[3].strip('/')}/{directory}", settings=s3)

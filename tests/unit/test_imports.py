@@ -30,7 +30,7 @@ FLOORS = (
     *("maintenance", "lake_engine", "local", "capture", "monitoring", "airflow", "commands"),
 )
 """Packages and modules in the root of `dblog_core`, the lowest first: each imports only from what stands before it."""
-BESIDE = {"retry", "tls", "user_cache", "signatures", "kafka_client", "early_signals", "__init__"}
+BESIDE = {"retry", "tls", "user_cache", "signatures", "kafka_client", "early_signals", "installed_packages", "__init__"}
 """Small tools in the root that any floor may use; they use nothing above `interfaces`."""
 HOLLOW = {"wiring", "cli"}
 """Load what a configuration or a command names, and only when it is needed."""

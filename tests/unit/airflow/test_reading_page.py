@@ -10,8 +10,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaProtocolError
 
-from dblog_core.model.install_hints import with_extra
-
 ROOT = Path(__file__).parents[3]
 
 
@@ -43,11 +41,12 @@ def test_the_ways_that_the_page_says_refuse_the_tables_do(orders: Path, way: str
 
 
 def test_no_text_installs_another_projects_package() -> None:
-    """`dblog` on PyPI is not ours: our wheel is named by its place."""
+    """`dblog` on PyPI is not ours, and `dblog-cdc` is not there yet: our wheel is given by its file or URL."""
     texts = [p for folder in ("dblog_core", "spark_jobs", "docs", "docker") for p in (ROOT / folder).rglob("*")]
     texts = [
         p for p in (*texts, *ROOT.glob("*.md")) if p.suffix in {".py", ".md", ".yaml", ".html", ""} and p.is_file()
     ]
-    by_name = re.compile(r"pip install ['\"]?dblog\b(?!\[[a-z,{}]+\] @ )")
+    by_name = re.compile(r"pip install ['\"]?dblog\b(?!-cdc\[[a-z0-9,{}]+\] @ )")
     assert [str(p) for p in texts if by_name.search(p.read_text(encoding="utf-8", errors="ignore"))] == []
-    assert by_name.search("pip install 'dblog[airflow]'") and not by_name.search(with_extra("airflow"))
+    assert by_name.search("pip install 'dblog[airflow]'") and by_name.search("pip install dblog-cdc")
+    assert not by_name.search("pip install 'dblog-cdc[airflow] @ file:///dist/dblog_cdc.whl'")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dblog_core.config.settings import Config
+from dblog_core.lake import spark_submit
 from dblog_core.lake.spark_submit import spark_conf
 
 OPTIONS = "spark.driver.defaultJavaOptions"
@@ -50,3 +52,31 @@ def test_who_has_named_a_collector_keeps_it(name: str) -> None:
 def test_who_has_named_a_collector_for_all_of_java_keeps_it(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "-XX:+UseParallelGC")
     assert OPTIONS not in spark_conf(make_config())
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "expected"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 0, None),
+        ('openjdk version "21" 2023-09-19', 0, None),
+        ('openjdk version "11.0.20" 2023-07-18', 0, "is Java 11, and Spark needs 17 or newer"),
+        ('java version "1.8.0_402"', 0, "is Java 8, and Spark needs 17 or newer"),
+        ("cannot execute", 126, "does not say which Java it is"),
+    ],
+)
+def test_check_names_a_java_that_spark_cannot_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, code: int, expected: str | None
+) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    texts = [problem.what for problem in spark_submit.check()]
+    assert texts == ([] if expected is None else [f"{program} {expected}"])
+
+
+def test_check_names_a_java_home_without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    (problem,) = spark_submit.check()
+    assert "no Java can be run" in problem.what and "JAVA_HOME" in problem.fix
