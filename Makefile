@@ -25,14 +25,19 @@ help:
 	@echo "make pictures   the documentation's pictures of Airflow anew, from the browser tests"
 	@echo "make lock    requirements.txt anew from pyproject.toml"
 
-setup: SETUP_OPTIONS := --with-servers
+setup: SERVERS := all
 setup: .venv/.complete
 	@$(PYTHON) -m dblog_core.local.setup
 
 .venv/.complete: requirements.txt pyproject.toml
-	@tools/setup $(SETUP_OPTIONS)
+	@tools/setup $(SERVERS)
 
-demo: setup
+# What the tests need besides is not fetched for the demo.
+.venv/.demo: docker/airflow/requirements.txt pyproject.toml
+	@tools/setup $(DEMO_SOURCE)
+
+demo: $(firstword $(wildcard .venv/.complete) .venv/.demo)
+	@$(PYTHON) -m dblog_core.local.setup $(DEMO_SOURCE)
 	@exec $(PYTHON) -m dblog_core.local.demo $(if $(QUICK),--quick)
 
 check: linters  # the import rules are among the unit tests

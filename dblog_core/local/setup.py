@@ -1,5 +1,5 @@
-"""Fetches all that the local stack runs from into the cache, and compiles the kernels (`make setup`); instant where it
-is done."""
+"""Fetches all that the local stack, or the demo of one database, runs from into the cache, and compiles the kernels
+(`make setup`, `make demo`); instant where it is done."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from dblog_core.local.packages import fetch, kafka_jars
 from dblog_core.rows import jit
 
 
-def main() -> int:
+def main(what: str = fetch.ALL) -> int:
+    """`what`: `all`, or the database of a demo."""
     try:
         # A processor compiles while the network fetches.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             compiled = pool.submit(_compile)
-            _fetch()
+            _fetch(what)
             compiled.result()
     except LocalError as error:
         print(f"dblog: {error}", file=sys.stderr)
@@ -28,10 +29,11 @@ def main() -> int:
     return 0
 
 
-def _fetch() -> None:
+def _fetch(what: str) -> None:
     spark_jars.fetch_delta_jars()
-    spark_jars.fetch_jars(kafka_jars.JARS, "Kafka")
-    fetch.fetch_all()
+    if what == fetch.ALL:
+        spark_jars.fetch_jars(kafka_jars.JARS, "Kafka")
+    fetch.fetch(what)
 
 
 def _compile() -> None:
@@ -43,4 +45,4 @@ def _compile() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

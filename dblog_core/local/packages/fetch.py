@@ -10,18 +10,23 @@ import sys
 from dblog_core.errors import LocalError
 from dblog_core.local.packages import trees, versitygw
 
+ALL = "all"
 
-def fetch_all() -> None:
-    """Instant where it is done. Raises LocalError."""
-    for package in trees.ALL:
+
+def fetch(what: str) -> None:
+    """`what`: `all`, or the database of a demo, of which only the server is fetched. Instant where it is done.
+
+    Raises LocalError.
+    """
+    for package in trees.ALL if what == ALL else [trees.OF_A_DEMO[what]]:
         trees.tree(package)
-    if versitygw.can_be_built():  # else moto serves
+    if what == ALL and versitygw.can_be_built():  # else moto serves
         versitygw.program()
 
 
-def main() -> int:
+def main(what: str) -> int:
     try:
-        fetch_all()
+        fetch(what)
     except LocalError as error:
         print(f"dblog: {error}", file=sys.stderr)
         return 1
@@ -29,4 +34,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -101,6 +101,8 @@ CHROMIUM = Package(
     libraries=("usr/lib/*-linux-gnu*/pulseaudio",),
     environment=('FONTCONFIG_SYSROOT="$tree"',),
 )
+OF_A_DEMO = {package.name: package for package in (MYSQL, MARIADB, POSTGRES)}
+"""The servers whose tables the demo captures, each by the kind of its source."""
 ALL = (MYSQL, MARIADB, NEWEST_MARIADB, POSTGRES, CHROMIUM)
 """What the set-up fetches. The other versions are for tests that are run on them, which fetch them."""
 
