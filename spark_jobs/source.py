@@ -13,24 +13,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from dblog_core.config import loader
@@ -43,6 +30,12 @@ from dblog_core.staging import Staging
 from dblog_core.staging.manifest import Manifest
 from dblog_core.staging.reader import Follower, Line
 from dblog_core.wiring import open_staging
+
+# Spark 4.0 has neither filters that are pushed down nor limits of a batch, Spark 4.1 has no limits: each calls only the
+# methods that it knows, which import what they need.
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 COLUMNS = {
     "offset": ("bigint", pa.int64()),
@@ -96,7 +89,10 @@ class DblogSource(DataSource):
         return _Batch(_Query.of(self.options, schema, stream=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return _Stream(_Query.of(self.options, schema, stream=True))
+        query = _Query.of(self.options, schema, stream=True)
+        if query.rows is not None and not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
+            raise RequestError("rowsPerTrigger needs Spark 4.2 or newer", fix="leave the option out")
+        return _Stream(query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +232,8 @@ class _Batch(DataSourceReader):
                 yield condition
 
     def _takes(self, condition: Filter) -> bool:
+        from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+
         column = getattr(condition, "attribute", None)
         if column == ("table",) and isinstance(condition, EqualTo | In):
             names = frozenset(condition.value if isinstance(condition, In) else (condition.value,))
@@ -249,6 +247,8 @@ class _Batch(DataSourceReader):
         return True
 
     def _narrow(self, condition: Any) -> None:
+        from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
+
         if isinstance(condition, EqualTo | GreaterThan | GreaterThanOrEqual):
             self._first = max(self._first, condition.value + isinstance(condition, GreaterThan))
         if isinstance(condition, EqualTo | LessThan | LessThanOrEqual):
@@ -271,16 +271,24 @@ class _Stream(DataSourceStreamReader):
 
     def __init__(self, query: _Query) -> None:
         self._query = query
+        self._last = self.initialOffset()["offset"]
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
         return {"offset": max(self._query.first - 1, 0)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
         return ReadAllAvailable() if self._query.rows is None else ReadMaxRows(self._query.rows)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return {"offset": max(start["offset"], _whole_upto(self._query.staging(), start["offset"] + 1, most))}
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """`start`, `limit`: None before Spark 4.2."""
+        begin = self._last if start is None else start["offset"]
+        most = getattr(limit, "max_rows", None)
+        self._last = max(begin, _whole_upto(self._query.staging(), begin + 1, most))
+        return {"offset": self._last}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return _plan(self._query.staging(), start["offset"] + 1, end["offset"])
