@@ -33,7 +33,7 @@ setup: .venv/.complete
 	@tools/setup $(SERVERS)
 
 # What the tests need besides is not fetched for the demo.
-.venv/.demo: docker/airflow/requirements.txt pyproject.toml
+.venv/.demo: tools/demo-requirements.txt pyproject.toml
 	@tools/setup $(DEMO_SOURCE)
 
 demo: $(firstword $(wildcard .venv/.complete) .venv/.demo)

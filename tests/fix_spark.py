@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 
 from dblog_core.config.settings import Config
 from dblog_core.lake.lake_status import own_directory
-from dblog_core.lake.spark_jars import fetch_delta_jars, fetch_s3_jars
 from dblog_core.lake.spark_submit import COMMIT_MARK, spark_conf
 from dblog_core.lake_engine.lake_job import Caller, build_lake
 from dblog_core.lake_engine.merge_job import Job
@@ -23,6 +22,7 @@ from dblog_core.lake_engine.merge_rounds import Merger
 from dblog_core.lake_engine.merging.lock import lake_lock
 from dblog_core.lake_engine.merging.merge_records import Records
 from dblog_core.lake_engine.merging.withheld_keys import StoredDumps, Withheld
+from dblog_core.local.packages.spark_jars import fetch_delta_jars, fetch_s3_jars
 from dblog_core.wiring import open_staging, open_state
 
 _SMALL_QUERIES = (

@@ -31,7 +31,6 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import LakeError, LocalError
 from dblog_core.installed_packages import DISTRIBUTION, find_faults, install_line
 from dblog_core.interfaces import Problem
-from dblog_core.lake.spark_jars import find_java
 from dblog_core.model import sizes
 
 COMMIT_MARK = "dblog"
@@ -361,3 +360,13 @@ def _check_java() -> Iterator[Problem]:
         yield Problem(f"{program} does not say which Java it is", needed)
     elif int(version[1]) < _JAVA:
         yield Problem(f"{program} is Java {version[1]}, and Spark needs {_JAVA} or newer", needed)
+
+
+def find_java() -> str:
+    """The Java program. Raises LocalError."""
+    # As Spark's own scripts look for it.
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not program or not Path(program).exists():
+        raise LocalError("there is no Java", fix="sudo apt-get install openjdk-17-jre-headless")
+    return program

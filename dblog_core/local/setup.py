@@ -10,8 +10,7 @@ from pathlib import Path
 
 import dblog_core
 from dblog_core.errors import LocalError
-from dblog_core.lake import spark_jars
-from dblog_core.local.packages import fetch, kafka_jars
+from dblog_core.local.packages import fetch, kafka_jars, spark_jars
 from dblog_core.rows import jit
 
 
@@ -30,8 +29,8 @@ def main(what: str = fetch.ALL) -> int:
 
 
 def _fetch(what: str) -> None:
-    spark_jars.fetch_delta_jars()
     if what == fetch.ALL:
+        spark_jars.fetch_delta_jars()  # the tests read the lake by Spark too
         spark_jars.fetch_jars(kafka_jars.JARS, "Kafka")
     fetch.fetch(what)
 

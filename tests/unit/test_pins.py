@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dblog_core.lake import spark_jars
-from dblog_core.local.packages import kafka_jars, versitygw
+from dblog_core.local.packages import kafka_jars, spark_jars, versitygw
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
@@ -18,7 +17,12 @@ SCRIPTS = [
     *sorted((ROOT / "docker" / "steps").iterdir()),
     ROOT / "docker" / "Dockerfile",
 ]
-LOCKS = ("requirements.txt", "tools/lock-requirements.txt", "tests/benchmarks/requirements.txt")
+LOCKS = (
+    "requirements.txt",
+    "tools/demo-requirements.txt",
+    "tools/lock-requirements.txt",
+    "tests/benchmarks/requirements.txt",
+)
 IMAGE_LOCKS = ("docker/dblog/requirements.txt", "docker/airflow/requirements.txt")
 _FETCH = re.compile(
     r"\b(pip(3(\.\d+)?)?\b.* (install|download)|pipx|uvx|curl|wget|git clone|npm|go (install|get)|mvn)\b"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dblog_core.lake.spark_jars import Jar
+from dblog_core.local.packages.spark_jars import Jar
 
 _PINNED = """
 com.fasterxml.jackson.core:jackson-annotations:2.19.0

@@ -6,8 +6,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from dblog_core.lake import spark_jars
-from dblog_core.lake.spark_jars import find_java
+from dblog_core.lake.spark_submit import find_java
+from dblog_core.local.packages import spark_jars
 from dblog_core.local.packages.kafka_jars import JARS
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon

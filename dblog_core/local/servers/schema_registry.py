@@ -14,7 +14,7 @@ import orjson
 
 from dblog_core import user_cache
 from dblog_core.errors import LocalError
-from dblog_core.lake.spark_jars import find_java
+from dblog_core.lake.spark_submit import find_java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon
 from dblog_core.local.set_up_programs import run_to_end

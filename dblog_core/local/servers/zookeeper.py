@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dblog_core.errors import LocalError
-from dblog_core.lake.spark_jars import find_java
+from dblog_core.lake.spark_submit import find_java
 from dblog_core.local.servers import ports
 from dblog_core.local.servers.daemon import Daemon
 

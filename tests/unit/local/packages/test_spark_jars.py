@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dblog_core.errors import LocalError
-from dblog_core.lake import spark_jars
-from dblog_core.lake.spark_jars import Jar
+from dblog_core.local.packages import spark_jars
+from dblog_core.local.packages.spark_jars import Jar
 
 GOOD = b"what was fetched"
 JARS = [Jar("org.example", name, "1.0", hashlib.sha256(GOOD).hexdigest()) for name in ("first", "second")]

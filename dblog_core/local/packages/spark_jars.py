@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dblog_core import user_cache
 from dblog_core.errors import LocalError
+from dblog_core.lake.spark_submit import find_java
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +142,3 @@ def _run(command: list[str], *, cwd: Path, env: Mapping[str, str]) -> None:
     if done.returncode:
         output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
         raise LocalError(f"`{command[0]}` could not fetch the jars:\n{output}", fix="is a Maven repository in reach?")
-
-
-def find_java() -> str:
-    """The Java program. Raises LocalError."""
-    # As Spark's own scripts look for it.
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not program or not Path(program).exists():
-        raise LocalError("there is no Java", fix="sudo apt-get install openjdk-17-jre-headless")
-    return program
