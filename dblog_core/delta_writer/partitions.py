@@ -5,7 +5,7 @@ Source: PROTOCOL.md, "Partition Value Serialization". There is no text of an emp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -89,20 +89,9 @@ def read_value(partition: Partition, column: DeltaColumn, where: str) -> pa.Scal
     try:
         if pa.types.is_binary(column.type):
             return pa.scalar(text.encode(), column.type)
-        return _READERS.get(str(column.type), _cast)(text, column.type)
+        # A time without a zone is in that of the program that wrote it (PROTOCOL.md), which is not known.
+        if pa.types.is_timestamp(column.type) and column.type.tz and not text.endswith("Z"):
+            raise pa.ArrowInvalid("it names no zone")
+        return pa.scalar(text).cast(column.type)
     except pa.ArrowException as error:
         raise refusal(where, f"the partition {column.name} = {text!r} cannot be read: {error}", _RESET) from error
-
-
-def _cast(text: str, kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(text).cast(kind)
-
-
-def _read_time(text: str, kind: pa.DataType) -> pa.Scalar:
-    """A time in UTC. One without a zone is in that of the program that wrote it (PROTOCOL.md), which is not known."""
-    if not text.endswith("Z"):
-        raise pa.ArrowInvalid("it names no zone")
-    return pa.scalar(text).cast(kind)
-
-
-_READERS: Mapping[str, Callable[[str, pa.DataType], pa.Scalar]] = {str(pa.timestamp("us", tz="UTC")): _read_time}

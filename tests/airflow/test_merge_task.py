@@ -208,8 +208,6 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
     """For some masters Airflow makes arguments of the environment, and writes them into the task's log."""
     # Of the provider for Kubernetes, which is not among our packages, the hook asks here whether it is there.
     monkeypatch.setattr(spark_submit, "kube_client", object(), raising=False)
-    for name in ("delta-spark_4", "delta-storage-4", "hadoop-aws-3", "analyticsaccelerator-s3-1", "bundle-2"):
-        (tmp_path / f"{name}.jar").touch()
     more = "".join(f'"{name}" = "{value}"\n' for name, value in OF_SPARK.items())
     text = FIELDS.format(*SECRETS).replace("[spark.conf]", f"[spark.conf]\n{more}")
     if connection:
