@@ -6,7 +6,6 @@ Source: PROTOCOL.md, "Row Tracking" and "In-Commit Timestamps".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import orjson
 
@@ -36,7 +35,7 @@ def complete_actions(files: TableFiles, snapshot: Snapshot, actions: Sequence[Js
         if is_on(snapshot.metadata, TRACKS_ROWS):
             # Every row that is copied or updated keeps its id, and every row that is copied its version.
             info = {"commitInfo": {**info["commitInfo"], "tags": {"delta.rowTracking.preserved": "true"}}}
-        others = _RowIds.of(files, snapshot).assign(others)
+        others = _with_row_ids(snapshot, others, str(files))
     return [info, *others]
 
 
@@ -62,37 +61,25 @@ def _time_of(files: TableFiles, version: int) -> int | None:
     return None if time is None else int(time)
 
 
-@dataclass(slots=True)
-class _RowIds:
-    """The ids that the next version gives to rows: those behind `highest`."""
-
-    where: str
-    version: int
-    highest: int
-
-    @classmethod
-    def of(cls, files: TableFiles, snapshot: Snapshot) -> _RowIds:
-        domain = orjson.loads(snapshot.domains.get(_DOMAIN) or "{}")
-        return cls(str(files), snapshot.version + 1, int(domain.get(_HIGHEST, -1)))
-
-    def assign(self, actions: Sequence[Json]) -> list[Json]:
-        """The actions, with ids for the rows of files that have none yet, and the highest id."""
-        before = self.highest
-        done = [{"add": self._add(action["add"])} if "add" in action else action for action in actions]
-        if self.highest > before:
-            configuration = orjson.dumps({_HIGHEST: self.highest}).decode()
-            done.append({"domainMetadata": {"domain": _DOMAIN, "configuration": configuration, "removed": False}})
-        return done
-
-    def _add(self, add: Json) -> Json:
-        if add.get("baseRowId") is not None:
-            return add
+def _with_row_ids(snapshot: Snapshot, actions: Sequence[Json], where: str) -> list[Json]:
+    """The actions of the next version, with ids for the rows of files that have none yet, and the highest id."""
+    before = int(orjson.loads(snapshot.domains.get(_DOMAIN) or "{}").get(_HIGHEST, -1))
+    highest = before
+    done: list[Json] = []
+    for action in actions:
+        add = action.get("add")
+        if add is None or add.get("baseRowId") is not None:
+            done.append(action)
+            continue
         if (rows := count_rows(add.get("stats"))) is None:
             raise LakeError(
                 f"the file {add['path']} gets ids of its rows, and its statistics do not say how many it has",
-                where=self.where,
+                where=where,
                 fix="run OPTIMIZE for the table in Spark, which writes the file again",
             )
-        first = self.highest + 1
-        self.highest += rows
-        return {**add, "baseRowId": first, "defaultRowCommitVersion": self.version}
+        done.append({"add": {**add, "baseRowId": highest + 1, "defaultRowCommitVersion": snapshot.version + 1}})
+        highest += rows
+    if highest > before:
+        configuration = orjson.dumps({_HIGHEST: highest}).decode()
+        done.append({"domainMetadata": {"domain": _DOMAIN, "configuration": configuration, "removed": False}})
+    return done

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from dblog_core.delta_writer import commit, due_actions, snapshot
-from dblog_core.delta_writer.due_actions import _RowIds
 from dblog_core.delta_writer.files import TableFiles
 from dblog_core.delta_writer.rewriting.join_files import join_files
 from dblog_core.delta_writer.rewriting.purge_files import purge_file
@@ -154,8 +154,11 @@ def _copy_without_ids() -> Patch:
 
 def _count_ids_from_each_commit() -> Patch:
     """The highest id is not looked up."""
+    assign = due_actions._with_row_ids
     return mock.patch.object(
-        due_actions._RowIds, "of", lambda files, version: _RowIds(str(files), version.version + 1, -1)
+        due_actions,
+        "_with_row_ids",
+        lambda version, actions, where: assign(replace(version, domains={}), actions, where),
     )
 
 
