@@ -311,7 +311,9 @@ class LakeTable:
 
     def commit(self, write: Callable[[OpenTable, str], Upserted | None]) -> Upserted | None:
         """Has `write` commit to the open table, by our name in its log. None: it had nothing to do."""
-        done = write(self.open(), self._app)
+        table = self.open()
+        done = write(table, self._app)
         if done is not None and not done.already:
             self.committed = done.version
+            self._tables.follow_commit(table)
         return done

@@ -72,15 +72,7 @@ class OpenTables:
             self._rewritten_bytes += table.rewritten_bytes if table is not None else 0
             share = self._memory // _SHARES
             place = self._place(path)
-            table = OpenTable(
-                path,
-                schema.key,
-                order=OFFSET,
-                mark=COMMIT_MARK,
-                index=place,
-                index_memory=share,
-                committed=self._follow_commit,
-            )
+            table = OpenTable(path, schema.key, order=OFFSET, mark=COMMIT_MARK, index=place, index_memory=share)
         table.check = check
         self._open[path] = table  # the last one used is the last in order
         return table
@@ -106,12 +98,13 @@ class OpenTables:
 
     def history(self, path: Location, check: Callable[[], None]) -> AppendedTable:
         """The history there; `check` is asked right before each of its commits."""
-        opened = AppendedTable(path, order=OFFSET, mark=COMMIT_MARK, committed=self._follow_commit)
+        opened = AppendedTable(path, order=OFFSET, mark=COMMIT_MARK, committed=self.follow_commit)
         history = self._histories.setdefault(path, opened)
         history.check = check
         return history
 
-    def _follow_commit(self, table: TableLog) -> None:
+    def follow_commit(self, table: TableLog) -> None:
+        """As `checkpoints.follow_commit`; no merge waits for the checkpoint."""
         follow_commit(table, self.checkpoints.ask)
 
     def _place(self, path: Location) -> Path | None:
