@@ -111,13 +111,14 @@ class OpenTable(TableLog):
             cached = self.vectors[live.path] = name, read_vector(self.files, live.vector)
         return cached[1]
 
-    def store_vectors(self, vectors: Mapping[str, RowSet]) -> dict[str, Json]:
-        """Writes one file with all these vectors, of which none is empty; their descriptors by the same names."""
+    def store_vectors(self, vectors: Mapping[str, RowSet]) -> tuple[dict[str, Json], int]:
+        """Writes one file with all these vectors, of which none is empty; their descriptors by the same names, and the
+        bytes of the file."""
         if not vectors:
-            return {}
+            return {}, 0
         file = vector_file([*vectors.values()], self.new_id())
         self.files.create_new(file.name, file.data)
-        return dict(zip(vectors, file.descriptors, strict=True))
+        return dict(zip(vectors, file.descriptors, strict=True)), len(file.data)
 
     def index_file(self, file: StoredFile, shape: Shape) -> None:
         """Takes a file that has been committed into the index; one whose keys are many is read when a merge needs

@@ -320,7 +320,7 @@ def _commit(table: OpenTable, rewritten: Rewritten, died: Died) -> bool:
     actions: list[Json] = [removal(live, now_ms=now, data_change=False) for live in before]
     # A file whose rows have all died is not added.
     added = [new for new in _dead_by_file(rewritten.files, died) if len(new[1]) < new[0].count]
-    vectors = table.store_vectors({file.name: dead for file, dead, _ in added if len(dead)})
+    vectors, _ = table.store_vectors({file.name: dead for file, dead, _ in added if len(dead)})
     for file, dead, replaced in added:
         addition = file.addition(now_ms=now, data_change=False)
         if len(dead):

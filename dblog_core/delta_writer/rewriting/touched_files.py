@@ -125,8 +125,8 @@ def take_old_rows(table: OpenTable, old_rows: Collection[OldRows], copies: Copie
         files = copy_files(table, [Source(old.file, old.dead) for old in left], copies)
         table.rewritten_bytes += sum(file.size for file in files)
         return OldFiles(touched, copies=files, tagged=tagged)
-    vectors = table.store_vectors({old.file.path: old.dead for old in left})
-    table.rewritten_bytes += sum(int(vector["sizeInBytes"]) for vector in vectors.values())
+    vectors, size = table.store_vectors({old.file.path: old.dead for old in left})
+    table.rewritten_bytes += size
     return OldFiles(touched, vectors, tagged=tagged)
 
 
