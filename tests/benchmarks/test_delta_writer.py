@@ -69,7 +69,7 @@ class Marked:
         """Seconds of a look at the log and of making the index, as a new process does it."""
         self.writer = self._new()
         began = time.monotonic()
-        self.writer.index(self.writer.refresh())
+        self.writer._cover_files(self.writer.refresh(), None)
         return time.monotonic() - began
 
 

@@ -13,6 +13,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from dblog_core.delta_writer.altering.altered_table import Described
 from dblog_core.lake.lake_status import history_location, read_status
 from dblog_core.lake_engine.tables import log
 from dblog_core.lake_engine.tables.column_types import history_shape
@@ -307,7 +308,7 @@ def test_a_history_is_made_as_delta_makes_it(lake_with_history: TestLake) -> Non
     ours = table("ours", **{column.name: column.type for column in ODD.columns}, key=ODD.key)
     history = lake_with_history.merger()._lake.open_history(ours)
     history._prepare(None)
-    properties = history._properties()
+    properties = Described.of(history._table.snapshot.metadata).properties
     deltas = lake_with_history.path / "deltas"
     builder = (
         DeltaTable.create(spark).location(str(deltas)).addColumns(StructType.fromJson(history_shape(ours).json_value()))

@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from deltalake.exceptions import DeltaError
 
 from dblog_core.delta_writer import snapshot
 from dblog_core.delta_writer.files import TableFiles
@@ -19,7 +18,7 @@ from dblog_core.delta_writer.rewriting.cluster_files import plan_cluster
 from dblog_core.delta_writer.rewriting.key_overlap import KeyRange, Overlap, ends_of
 from dblog_core.errors import LakeError, RequestError
 from dblog_core.lake import cuts, lake_tasks
-from dblog_core.lake.lake_status import LakeStatus, history_location, lake_at
+from dblog_core.lake.lake_status import LakeStatus, history_location
 from dblog_core.lake.task_requests import MaintainRequest
 from dblog_core.lake_engine.tables import checkpoints, log
 from dblog_core.lake_engine.tasks import file_upkeep, maintain, upkeep
@@ -229,12 +228,3 @@ def test_a_table_that_is_not_in_the_lake_is_refused() -> None:
     tools: Any = mock.Mock(status=LakeStatus(merge=1))
     with pytest.raises(RequestError, match="not in the lake"):
         maintain.plan(tools, MaintainRequest(("shop.none",)))
-
-
-def test_what_delta_says_of_a_table_comes_with_its_name() -> None:
-    place = maintain.Place("shop.one", lake_at("/nowhere"), history=True)
-    damaged = mock.Mock(side_effect=DeltaError("the log is damaged"))
-    fault = "cannot be maintained, and merges continue without it: the log is damaged"
-    with pytest.raises(LakeError, match=fault) as caught, maintain._name_errors(place):
-        damaged()
-    assert caught.value.where == "shop.one__history"
