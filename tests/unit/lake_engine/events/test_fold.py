@@ -15,6 +15,7 @@ import pytest
 from dblog_core.lake import merge_plan
 from dblog_core.lake.merge_plan import Work
 from dblog_core.lake_engine.events import fold, key_buckets, last_rows, staged_events
+from dblog_core.lake_engine.events.dump_ends import dumps_within
 from dblog_core.lake_engine.events.fold import FoldedRows, Room, fold_work
 from dblog_core.lake_engine.events.key_buckets import Bucket
 from dblog_core.model.schema import TableSchema
@@ -113,13 +114,21 @@ class Model:
 
     def read(self, lines: Iterable[Line]) -> dict[Key, tuple[Any, ...]]:
         """What the fold has of each key: op, offset, birth, values, and the names and the key of those in the lake."""
+        dumps: list[Line] = []
         for line in lines:
             if line.op == "t":
                 for state in (self.rows, self.ended, self.last, self.born):
                     state.clear()
+            elif line.op == "f":
+                dumps.append(line)
             elif line.key is not None:
                 self._read_line(line, line.key)
-        return {key: self._outcome(key, line) for key, line in self.last.items()}
+        outcomes = {key: self._outcome(key, line) for key, line in self.last.items()}
+        for dump in dumps:
+            for key, line in self.last.items():
+                if line.offset <= dump.since and key not in dump.dumped:
+                    outcomes[key] = "d", line.offset, False, None, None, None
+        return outcomes
 
     def _read_line(self, line: Line, key: Key) -> None:
         self.last[key] = line
@@ -214,7 +223,7 @@ def fold_as_executors(staging: Staging, work: Work, dice: random.Random) -> Fold
     spool = TableSpool(memory=dice.choice((0, 2_000, 1 << 30)))
     for part in dice.sample(events, len(events)):
         bucket.append(part, spool)
-    return FoldedRows.in_memory(fold.fold_bucket(bucket, THIRD, leaves_out=leaves_out))
+    return FoldedRows.in_memory(fold.fold_bucket(bucket, THIRD, leaves_out=leaves_out, ends=dumps_within(work)))
 
 
 @pytest.mark.parametrize("kind", [Source, WholeRows])
