@@ -48,11 +48,17 @@ def join_up_to(size: int, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         waiting.append(table)
         waiting_bytes += table.nbytes
         if waiting_bytes >= size:
-            yield pa.concat_tables(waiting).combine_chunks()
-            waiting = []
+            yield _join(waiting)
             waiting_bytes = 0
     if waiting:
-        yield pa.concat_tables(waiting).combine_chunks()
+        yield _join(waiting)
+
+
+def _join(tables: list[pa.Table]) -> pa.Table:
+    """One table of all. Empties the list, so that memory has no second copy while the table is used."""
+    joined = pa.concat_tables(tables).combine_chunks()
+    tables.clear()
+    return joined
 
 
 def split_by_number(rows: pa.Table, numbers: npt.NDArray[np.int64], count: int) -> list[pa.Table]:
