@@ -51,6 +51,7 @@ class TableLog:
     ) -> None:
         """`mark`: what our commits carry; `check` raises LeaseLost once another may write: it is asked right before
         each commit; `committed` is called right behind each."""
+        self.location = table
         self.files = TableFiles.at(table)
         self.check = check
         self.now_ms = now_ms

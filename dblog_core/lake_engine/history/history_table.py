@@ -100,7 +100,7 @@ class History:
         """`lake`: opens the lake table (None: the table has no key), which is used by the thread that has it alone;
         `check` raises LeaseLost once another may merge: it is asked right before every commit; `renames`: those that
         led to the shape; `keeps_columns`: it has the columns of the shape alone, whatever the rows have."""
-        self.path = table.files.root
+        self.path = table.location
         self._table = table
         self._schema = schema
         self._app = app

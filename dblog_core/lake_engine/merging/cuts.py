@@ -58,13 +58,13 @@ def append(
     `behind`: tables that have stopped, with the offset up to which each is in; `incomplete`: those that lack
     rows, with the cause; `now`: seconds since 1970 UTC.
     """
-    path = table.files.root
+    path = table.location
     row = _row(intent, versions, behind, incomplete, now)
     try:
         if not table.is_as_left():
             _prepare(table)
         columns = {column.name: pa.array([row.get(column.name)], column.type) for column in table.shape()}
-        table.append(pa.table(columns), app, intent.number)
+        done = table.append(pa.table(columns), app, intent.number)
     except LeaseLost:
         raise
     except (LakeError, StagingError) as error:
@@ -74,12 +74,13 @@ def append(
             fix="merge again: it continues where this one stopped. If it always fails here, move this directory away: "
             "the merge begins a new table, and no earlier cut can be read",
         ) from error
-    log.check_committed(path, app, intent.number)
+    if done.already:  # by an earlier run; or by a later merge, whose records are gone
+        log.check_committed(path, app, intent.number)
 
 
 def _prepare(table: AppendedTable) -> None:
     """Makes the table, or gives it the columns that an older dblog did not have; reads what it is now."""
-    path = table.files.root
+    path = table.location
     if log.version(path) is None:
         create_table.create_table(path, SHAPE, {})
     if lacking := [column for column in SHAPE if column.name not in table.refresh().names]:

@@ -36,7 +36,7 @@ def is_due(version: int, configuration: Mapping[str, str]) -> bool:
 def follow_commit(table: TableLog, make: Callable[[Location], None] | None = None) -> None:
     """Notes our commit for the next look at the log, and has a checkpoint made where one is due. `make`: makes it;
     None: it is waited for."""
-    path, committed = table.files.root, table.snapshot
+    path, committed = table.location, table.snapshot
     log.note_commit(path, committed.version, table.commit_info, committed.commit)
     if is_due(committed.version, committed.configuration):
         (make or write)(path)
