@@ -178,6 +178,16 @@ def test_rows_of_before_a_rename_of_the_key_are_spread_with_those_behind_it(
     assert rows == {0: "first", 1: "second", 2: "dumped", 3: "new"}
 
 
+def test_a_column_of_a_key_may_have_any_name(spread_lake: TestLake) -> None:
+    seats = table("seats", key=("row", "offset"), row=pa.int64(), offset=pa.int64(), v=pa.string())
+    for value in ("first", "second"):
+        spread_lake.build.line(seats, "r", after={"row": 1, "offset": 2, "v": value}, origin="dump")
+        spread_lake.build.seal()
+        spread_lake.merge_well()
+    (row,) = spread_lake.rust_rows(seats)
+    assert (row["row"], row["offset"], row["v"]) == (1, 2, "second")
+
+
 def test_a_share_is_planned_again_behind_the_commit_of_another(spread_lake: TestLake, tasks_here: TasksHere) -> None:
     for number in range(20):
         spread_lake.build.create(ITEMS, {"id": number, "v": "first"})

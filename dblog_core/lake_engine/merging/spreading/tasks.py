@@ -70,6 +70,9 @@ MOST_ROWS = 2_000_000
 IN_MEMORY = 128 << 20
 """Bytes that wait in the memory of a task for the rest of their bucket; more wait on its local disk."""
 
+_ROW = "_dblog_row"
+"""The column of handed over keys that says a row's number in its file."""
+
 Contents: TypeAlias = Iterator[pa.RecordBatch]
 Opener: TypeAlias = Callable[[], tuple[Staging, Location]]
 
@@ -241,7 +244,7 @@ def _split_keys(work: SpreadWork, number: int, path: str, table: OpenTable, shap
         stays = [rows[name].is_valid() for name in table.keys]
         if work.below is not None:
             stays.append(pc.fill_null(pc.greater_equal(rows[table.order], work.below), True))
-        rows = rows.select(table.keys).append_column("row", pa.array(np.arange(first, first + len(rows))))
+        rows = rows.select(table.keys).append_column(_ROW, pa.array(np.arange(first, first + len(rows))))
         waiting.append(rows.filter(reduce(pc.and_, stays)))
         if sum(map(len, waiting)) >= SPLIT_KEYS:
             yield from _hand_over_keys(work, number, pa.concat_tables(waiting), table)
@@ -318,7 +321,7 @@ def _index_of(work: SpreadWork, table: OpenTable, shape: Shape, keys: Mapping[in
         of_file = keys.get(numbers.get(path, -1))
         rows = None if of_file is None else pa.concat_tables(of_file).combine_chunks()
         arrays = [] if rows is None else [join_chunks(rows[name]) for name in table.keys]
-        places = np.empty(0, np.int64) if rows is None else np.asarray(rows["row"])
+        places = np.empty(0, np.int64) if rows is None else np.asarray(rows[_ROW])
         index.add_some(path, live.size, places, arrays, builder)
     index.add_run(builder.finish())
     return index
