@@ -46,14 +46,14 @@ def cast_exactly(
 def _try_cast(values: pa.ChunkedArray, to_type: pa.DataType) -> pa.ChunkedArray | None:
     """None where a value is none of the type."""
     try:
-        fitted = _cast(values, to_type)
-        back = _cast(fitted, values.type)
+        fitted = cast(values, to_type)
+        back = cast(fitted, values.type)
     except pa.ArrowInvalid:
         return None
     return fitted if equal_values(back, values).all() else None
 
 
-def _cast(values: pa.ChunkedArray, to_type: pa.DataType) -> pa.ChunkedArray:
+def cast(values: pa.ChunkedArray, to_type: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_integer(values.type):
         if pa.types.is_decimal(to_type):
             return values.cast(_WHOLE).cast(to_type)

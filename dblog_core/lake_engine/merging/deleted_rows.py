@@ -27,6 +27,7 @@ from dblog_core.errors import LakeError
 from dblog_core.lake.merge_plan import Work, chunks_seen
 from dblog_core.lake.task_plans import Past
 from dblog_core.lake_engine.events.dump_ends import SHOWN_BY, are_within
+from dblog_core.lake_engine.events.exact_casts import cast
 from dblog_core.lake_engine.events.key_buckets import Bucket, KeyBuckets
 from dblog_core.lake_engine.events.staged_events import read_events
 from dblog_core.lake_engine.history.history_table import History
@@ -81,8 +82,8 @@ class Ghosts:
     def _append_to_history(self, mark: LogMark, of_batch: Sequence[pa.Table], of_table: SpooledTables) -> None:
         if self.history is None:
             return
-        shown = (rows.filter(pc.equal(rows[SHOWN_BY], mark.offset)) for rows in of_batch)
-        keys = [rows.select(self.schema.key) for rows in chain(shown, of_table) if len(rows)]
+        ghosts_of_batch = (rows.filter(pc.equal(rows[SHOWN_BY], mark.offset)) for rows in of_batch)
+        keys = [rows.select(self.schema.key) for rows in chain(ghosts_of_batch, of_table) if len(rows)]
         if not keys:
             return
         kinds = [(name, keys[-1].schema.field(name).type) for name in self.schema.key]
@@ -139,12 +140,12 @@ def _without_others(keys: Iterable[pa.Table], others: Iterable[pa.Table], schema
             named = dict(zip(schema.key, columns, strict=True))
             buckets.add(pa.table({**named, _FIRST: hashes.first, _SECOND: second}))
         sides.append(buckets.all)
-    for mine, theirs in zip(*sides, strict=True):
-        if not mine.rows:
+    for keys_of_bucket, others_of_bucket in zip(*sides, strict=True):
+        if not keys_of_bucket.rows:
             continue
-        left = pa.concat_tables(mine)
-        if theirs.rows:
-            right = pa.concat_tables(theirs).select([_FIRST, _SECOND])
+        left = pa.concat_tables(keys_of_bucket)
+        if others_of_bucket.rows:
+            right = pa.concat_tables(others_of_bucket).select([_FIRST, _SECOND])
             left = left.join(right, [_FIRST, _SECOND], join_type="left anti")
         yield left.select(list(schema.key))
 
@@ -177,4 +178,7 @@ def _read_keys(
         where = staging.storage.url(chunk.path)
         with staging.open_file(chunk) as opened:
             for rows in parquet.batches(opened, where=where, columns=names):
-                yield pa.table([rows.column(name) for name in names], names=list(schema.key))
+                # A chunk from before the key has grown wider has narrower values.
+                columns = [pa.chunked_array([rows.column(name)]) for name in names]
+                kinds = [column.type for column in schema.key_columns]
+                yield pa.table(list(map(cast, columns, kinds)), names=list(schema.key))

@@ -16,7 +16,7 @@ from dblog_core.delta_writer.data_file import StoredFile
 from dblog_core.delta_writer.open_table import OpenTable
 from dblog_core.delta_writer.rewriting import copy_on_write, touched_files
 from dblog_core.delta_writer.rewriting.rewrite import Source
-from dblog_core.delta_writer.upserting import upsert
+from dblog_core.delta_writer.upserting import draft, upsert
 from tests.unit.delta_writer.tables import Table, fill_table, row
 from tests.unit.delta_writer.test_mutants import Past, Patch, a_commit_overwrites_its_number
 
@@ -60,7 +60,7 @@ def a_file_without_a_living_row_stays() -> Patch:
         old = take(*arguments)
         return replace(old, touched=[touched for touched in old.touched if touched.has_left])
 
-    return mock.patch.object(upsert, "take_old_rows", take_left)
+    return mock.patch.object(draft, "take_old_rows", take_left)
 
 
 def rows_change_in_a_table_without_vectors(copied: Table) -> None:
