@@ -43,7 +43,7 @@ def test_tpch(kind: str, bench_database: NewDatabase, scale: Scale, results: Res
     database = bench_database(kind)
     size = SCALES[scale.name]
     rows = fill(database, size)
-    dblog = Ours(database, tmp_path / "ours")
+    dblog = Ours(database, tmp_path / "ours", lake={"engine": "local"})
     dblog.prepare()
     with dblog.capturing():
         cpu = cpu_of_children()
