@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dblog_core import __version__
+from dblog_core.installed_packages import DISTRIBUTION
 
 TLS = ("tls", "tls_ca", "tls_cert", "tls_key")
 """Fields of the form, kept in the connection's extra: they mean what `[source]` means by them."""
@@ -16,7 +17,7 @@ _PORTS = {"dblog_mysql": "3306", "dblog_postgres": "5432"}
 def provider_info() -> dict[str, Any]:
     """Found by its entry point, `apache_airflow_provider`."""
     return {
-        "package-name": "dblog-cdc",
+        "package-name": DISTRIBUTION,
         "name": "DBLog",
         "description": "Captures databases into a lakehouse.",
         "versions": [__version__],

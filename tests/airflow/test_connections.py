@@ -13,6 +13,7 @@ from dblog_core.airflow.hooks import MysqlSourceHook, PostgresSourceHook
 from dblog_core.airflow.provider import TYPES, provider_info
 from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
+from dblog_core.installed_packages import DISTRIBUTION
 from dblog_core.local.servers.server import DatabaseServer
 from tests.fix_servers import Database
 
@@ -87,7 +88,7 @@ def test_airflow_takes_our_types_as_a_provider() -> None:
     from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
     manager = ProvidersManager()
-    assert provider_info().items() <= manager.providers["dblog"].data.items()
+    assert provider_info().items() <= manager.providers[DISTRIBUTION].data.items()
     hooks = ProvidersManagerTaskRuntime().hooks
     hooks_by_type = {name: hooks[name] for name in TYPES}
     assert {name: hook.hook_name for name, hook in hooks_by_type.items() if hook is not None} == TYPES
