@@ -17,7 +17,7 @@ def test_the_last_verification_of_each_table_stays() -> None:
         state, [TableReport("s.b", rows=3, repaired=Repair("d", Differences()))], whole=False, now_seconds=20.0
     )
     assert last_results.read_results(state) == {
-        "s.a": LastResult(10_000_000, "equal", equal=True, rows=5, whole=True),
+        "s.a": LastResult(10_000_000, "equal", equal=True, rows=5, whole=True, proven_at_us=10_000_000),
         "s.b": LastResult(20_000_000, "equal, after a repair", equal=True, rows=3, whole=False),
     }
 
@@ -29,3 +29,25 @@ def test_one_that_found_a_difference_or_failed_is_not_equal() -> None:
     results = last_results.read_results(state)
     assert [results[name].equal for name in ("s.a", "s.b")] == [False, False]
     assert results["s.a"].outcome == "2 keys differ" and results["s.b"].outcome == "cannot be compared"
+
+
+def test_a_table_stays_proven_until_a_comparison_of_any_kind_finds_it_different() -> None:
+    state = MemoryState()
+
+    def record(at: float, report: TableReport, *, whole: bool) -> int | None:
+        last_results.record_results(state, [report], whole=whole, now_seconds=at)
+        return last_results.read_results(state)["s.a"].proven_at_us
+
+    equal, different = TableReport("s.a"), TableReport("s.a", missing=(1,))
+    assert record(1.0, equal, whole=False) is None, "a slice or a sample proves nothing of the table"
+    assert record(2.0, equal, whole=True) == 2_000_000
+    assert record(3.0, equal, whole=False) == 2_000_000
+    assert record(4.0, different, whole=False) is None
+    assert record(5.0, equal, whole=False) is None
+
+
+def test_a_result_of_an_earlier_version_is_a_proof_if_it_was_of_the_whole_table() -> None:
+    data = {"at": 5, "outcome": "equal", "equal": True, "rows": 1, "whole": True}
+    assert LastResult.from_json(data).proven_at_us == 5
+    assert LastResult.from_json({**data, "whole": False}).proven_at_us is None
+    assert LastResult.from_json({**data, "equal": False}).proven_at_us is None
