@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowException
 
-from dblog_core.airflow import metrics
+from dblog_core.airflow import run_notes
 from dblog_core.airflow.in_process import InProcess, configuration
 from dblog_core.airflow.notifiers import receivers
 
@@ -161,7 +161,7 @@ class StatusLines:
 
     def __call__(self, status: CaptureStatus) -> None:
         if status.leading:
-            metrics.gauges(self._source, _figures(status))
+            run_notes.gauges(self._source, _figures(status))
         role = (status.leading, status.epoch, status.leader, status.error)
         if role == self._role and time.monotonic() < self._next:
             return

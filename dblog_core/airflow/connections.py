@@ -1,8 +1,8 @@
-"""`airflow_connection`: where a source's host, user and password come from an Airflow connection.
+"""What Airflow connections say: how the source of an `airflow_connection` is reached, and where Spark runs for tasks.
 
-It is looked up when a connection to the source is needed, never while DAG files are parsed. Inside a task that asks the
-task's supervisor; outside of Airflow, environment variables (AIRFLOW_CONN_…) and configured secrets backends are all
-that Airflow looks at.
+A connection is looked up when it is needed, never while DAG files are parsed. Inside a task that asks the task's
+supervisor; outside of Airflow, environment variables (AIRFLOW_CONN_…) and configured secrets backends are all that
+Airflow looks at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,31 @@ from dblog_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+SPARK = "dblog_spark"
+"""The connection that says where Spark runs for the tasks of a source."""
+
+
+def on_connection(config: Config) -> Config:
+    """The configuration with the master of the connection `dblog_spark` in place of `[spark] master`.
+
+    It is for jobs that the engine starts without Airflow's operator. Where the engine runs without Spark, the
+    configuration stays as it is. Raises AirflowException where the connection is missing.
+    """
+    from airflow.sdk import Connection
+
+    if config.lake.engine == "local":
+        return config
+    connection = Connection.get(SPARK)
+    host = connection.host or ""
+    # As SparkSubmitOperator reads it: a URL in the host's field, or its scheme as the connection's type.
+    master = (
+        host
+        if connection.conn_type == "spark" and ("://" in host or not connection.port)
+        else f"{connection.conn_type}://{host}"
+    )
+    master = f"{master}:{connection.port}" if connection.port else master
+    return config.model_copy(update={"spark": config.spark.model_copy(update={"master": master})})
 
 
 def resolve(config: Config) -> Config:

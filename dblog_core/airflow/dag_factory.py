@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +23,9 @@ from dblog_core.airflow.dump_operators import (
     PlanDump,
     WorkDump,
 )
-from dblog_core.airflow.in_process import KEEP_TRYING, ONLY_TRANSIENT
+from dblog_core.airflow.in_process import KEEP_TRYING, ONLY_TRANSIENT, config_directory
 from dblog_core.airflow.lake_operators import MaintainLake, RepairSlice, ReplayInterval, VerifyTables
-from dblog_core.airflow.merge_operator import MergeOperator, MergeSlice
+from dblog_core.airflow.merge_operator import DblogMergeOperator, MergeSlice
 from dblog_core.airflow.notifiers import deadlines, notifiers
 from dblog_core.airflow.params import form, repair_form, replay_form, verify_form
 from dblog_core.airflow.triggers import sealed_segments
@@ -37,7 +36,6 @@ from dblog_core.config.settings import Config
 from dblog_core.errors import ConfigError
 from dblog_core.model import durations
 
-DIRECTORY = "DBLOG_CONFIG_DIR"
 _BEGINNING = dt.datetime(2025, 1, 1, tzinfo=dt.UTC)  # without a start date a continuous DAG never gets a second run
 _SECOND = dt.timedelta(seconds=1)
 SLICES = {"capture": 1800.0, "capture_standby": 1370.0}
@@ -75,7 +73,7 @@ def read_sources(directory: Path | str | None = None) -> Sources:
     configs: dict[Path, Config] = {}
     faults: list[ConfigError] = []
     try:
-        files = sorted(_directory(directory).glob("*.toml"))
+        files = sorted(config_directory(directory).glob("*.toml"))
     except ConfigError as error:
         return Sources({}, (error,))
     for file in files:
@@ -209,7 +207,7 @@ def _merge(file: Path, config: Config) -> DAG:
     )
     options = {"max_active_runs": 1, "is_paused_upon_creation": False, "deadline": deadlines(config) or None}
     with _dag(file, config, "merge", text, schedule=[sealed_segments(config, file)], **options) as dag:
-        MergeOperator(task_id="merge", config_file=str(file), retries=2, retry_delay=dt.timedelta(seconds=10))
+        DblogMergeOperator(task_id="merge", config_file=str(file), retries=2, retry_delay=dt.timedelta(seconds=10))
     return dag
 
 
@@ -285,12 +283,3 @@ def _dag(file: Path, config: Config, kind: Dag, text: str, **options: Any) -> DA
         on_success_callback=notifiers(config, kind, "success"),
         **options,
     )
-
-
-def _directory(directory: Path | str | None) -> Path:
-    named = directory or os.environ.get(DIRECTORY)
-    if not named:
-        raise ConfigError(f"{DIRECTORY} is not set", fix="set it to the directory of the sources' TOML files")
-    if not Path(named).is_dir():
-        raise ConfigError("is not a directory", where=str(named), fix=f"make it, or let {DIRECTORY} name another one")
-    return Path(named).absolute()

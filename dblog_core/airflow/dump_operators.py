@@ -17,8 +17,8 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from dblog_core.airflow import metrics
-from dblog_core.airflow.in_process import InProcess, configuration
+from dblog_core.airflow import run_notes
+from dblog_core.airflow.in_process import InProcess
 from dblog_core.airflow.params import request
 from dblog_core.errors import RequestError
 from dblog_core.model.durations import in_words
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dblog_core.airflow.openlineage import Lineage
     from dblog_core.config.settings import Config
     from dblog_core.dumps.dry_run import Plan
+    from dblog_core.dumps.requests import DumpRequest
     from dblog_core.dumps.status import DumpStatus
     from dblog_core.interfaces import StateStore
 
@@ -111,26 +112,22 @@ class WorkDump(_DumpTask):
         work_loop.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
 
 
-class CompleteDump(_DumpTask):
-    """Waits until every chunk of the dump is placed; fails the run if the dump did not get there."""
+class DumpResult(InProcess):
+    """A mixin for the task that ends with its dump; a step of the engine sets `config`."""
 
-    template_fields = ("dump_id",)
+    config: Config | None = None
     _done: DumpStatus | None = None
-    _source = ""
-
-    def __init__(self, *, dump_id: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.dump_id = dump_id
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> Lineage | None:
         """Which tables the dump has read, and how many rows are staged of each."""
         from dblog_core.airflow import openlineage
 
-        return openlineage.of_dump(configuration(self.config_file), self._done) if self._done else None
+        return openlineage.of_dump(self.config, self._done) if self.config and self._done else None
 
-    def execute(self, context: Any) -> dict[str, Any]:
-        """Returns the dump's rows, chunks and evicted rows, all placed in the super-changelog."""
-        status = self.run_engine(self._complete)
+    def result_of(self, status: DumpStatus) -> dict[str, Any]:
+        """The dump's rows, chunks and evicted rows, all placed in the super-changelog. Raises AirflowFailException
+        unless it is done, AirflowException where the task was asked to stop before."""
+        assert self.config is not None
         log.info("%s", describe(status))
         if self.stopped:
             raise AirflowException("the task was asked to stop before the dump was over; another attempt continues it")
@@ -138,13 +135,28 @@ class CompleteDump(_DumpTask):
             raise AirflowFailException(ending(status))
         self._done = status
         result = status.to_json()
-        metrics.counts(self._source, {f"dump.{name}": result[name] for name in ("rows", "chunks", "evicted")})
+        counts = {f"dump.{name}": result[name] for name in ("rows", "chunks", "evicted")}
+        run_notes.counts(self.config.source.name, counts)
         return {name: result[name] for name in ("id", "state", "tables", "rows", "chunks", "evicted")}
+
+
+class CompleteDump(DumpResult, _DumpTask):
+    """Waits until every chunk of the dump is placed; fails the run if the dump did not get there."""
+
+    template_fields = ("dump_id",)
+
+    def __init__(self, *, dump_id: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.dump_id = dump_id
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        """Returns the dump's rows, chunks and evicted rows, all placed in the super-changelog."""
+        return self.result_of(self.run_engine(self._complete))
 
     def _complete(self, config: Config, stop: threading.Event) -> DumpStatus:
         from dblog_core.dumps import work_loop
 
-        self._source = config.source.name
+        self.config = config
         # What a worker that was marked as done by hand has left would wait forever.
         work_loop.work(config, stop=stop, once=True, dump_id=self.dump_id, workers=1, on_progress=ProgressLines())
         return work_loop.wait(config, self.dump_id, stop=stop)
@@ -236,16 +248,20 @@ def _dry_run(config: Config, params: dict[str, Any]) -> dict[str, Any]:
 
 def _submit(config: Config, params: dict[str, Any], name: str) -> DumpStatus:
     from dblog_core import wiring
+
+    _cancel(config, name)
+    with closing(wiring.open_state(config)) as state:
+        return file_dump(config, state, request(params), name)
+
+
+def file_dump(config: Config, state: StateStore, dump_request: DumpRequest, name: str) -> DumpStatus:
+    """Files a dump that `name` requests, and says in the log what it reads. Raises RequestError."""
     from dblog_core.dumps import dump_store, filing
     from dblog_core.state.lease_holder import CAPTURE
 
-    _cancel(config, name)
-    dump_request = request(params)
-    with closing(wiring.open_state(config)) as state:
-        dump_id = filing.submit(config, dump_request, requested_by=name, state=state)
-        status = dump_store.read_dump(state, dump_id)
-        leader = state.leader(CAPTURE)
-    if leader is None:
+    dump_id = filing.submit(config, dump_request, requested_by=name, state=state)
+    status = dump_store.read_dump(state, dump_id)
+    if state.leader(CAPTURE) is None:
         log.warning("%s", no_capture(config))
     what = (
         f"all {len(status.tables)} captured tables that have a key"
@@ -276,7 +292,7 @@ def _cancel(config: Config, name: str) -> list[str]:
         unfinished = [
             d.id for d in dump_store.list_dumps(state) if d.requested_by == name and d.state not in dump_records.OVER
         ]
-        return [dump_id for dump_id in unfinished if _try_cancel(state, dump_id)]
+        return [dump_id for dump_id in unfinished if try_cancel(state, dump_id)]
 
 
 def _newest(config: Config, name: str) -> DumpStatus | None:
@@ -289,12 +305,13 @@ def _newest(config: Config, name: str) -> DumpStatus | None:
         return dumps_of_run[-1] if dumps_of_run else None
 
 
-def _try_cancel(state: StateStore, dump_id: str) -> bool:
+def try_cancel(state: StateStore, dump_id: str) -> bool:
+    """Cancels a dump; False where it was over in that moment."""
     from dblog_core.dumps import control
 
     try:
         control.cancel(state, dump_id)
     except RequestError:
-        return False  # it was over in that moment
+        return False
     log.info("dump %s is cancelled", dump_id)
     return True

@@ -17,12 +17,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow.sdk import BaseOperatorLink, ExceptionRetryPolicy, RetryAction, RetryRule
 
 from dblog_core.airflow.links import SourcePage
-from dblog_core.errors import DblogError, RequestError
+from dblog_core.errors import ConfigError, DblogError, RequestError
 
 if TYPE_CHECKING:
     from dblog_core.config.secret_settings import Needs
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
+DIRECTORY = "DBLOG_CONFIG_DIR"
 LOOK = 0.2  # seconds between two looks at the parent process
 SOON = timedelta(seconds=5)
 LATER = timedelta(seconds=30)
@@ -55,6 +57,24 @@ ONLY_TRANSIENT = ExceptionRetryPolicy(
     ]
 )
 """For what somebody asked for and watches: an error that another attempt cannot repair fails the task at once."""
+
+
+def config_directory(directory: Path | str | None = None) -> Path:
+    """Where the sources' TOML files are; default: $DBLOG_CONFIG_DIR. Raises ConfigError."""
+    named = directory or os.environ.get(DIRECTORY)
+    if not named:
+        raise ConfigError(f"{DIRECTORY} is not set", fix="set it to the directory of the sources' TOML files")
+    if not Path(named).is_dir():
+        raise ConfigError("is not a directory", where=str(named), fix=f"make it, or let {DIRECTORY} name another one")
+    return Path(named).absolute()
+
+
+def source_file(config_file: str | None, source: str | None) -> str:
+    """The TOML file of an operator or sensor: `config_file`, or NAME.toml in $DBLOG_CONFIG_DIR for the source NAME.
+    Raises ConfigError, also unless exactly one of both is given."""
+    if (config_file is None) == (source is None):
+        raise ConfigError("give either config_file or source", fix=f"source='shop' is ${DIRECTORY}/shop.toml")
+    return config_file if config_file is not None else str(config_directory() / f"{source}.toml")
 
 
 class Refused(RequestError, SystemExit):

@@ -18,9 +18,9 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from dblog_core.airflow import run_notes
+from dblog_core.airflow.connections import on_connection
 from dblog_core.airflow.in_process import InProcess
-from dblog_core.airflow.params import named_tables
-from dblog_core.airflow.spark_connection import on_connection
+from dblog_core.airflow.params import named_tables, verify_request
 from dblog_core.errors import RequestError
 from dblog_core.model import table_names
 
@@ -177,8 +177,12 @@ class VerifyTables(_OnLake):
 
     @contextmanager
     def take_request(self, context: Any, config: Config) -> Iterator[VerifyRequest]:
-        """What a run compares, in the block."""
-        yield verify_request(context["params"])
+        """What a run compares, in the block. Raises RequestError."""
+        yield verify_request(self.parameters(context, config))
+
+    def parameters(self, context: Any, _: Config) -> Mapping[str, Any]:
+        """As the form of a verification has them."""
+        return dict(context["params"])
 
     def note(self, request: VerifyRequest, report: Report) -> str:
         """What a run has compared, and what was different."""
@@ -236,8 +240,9 @@ class RepairSlice(VerifyTables):
         from dblog_core.verify.slices import Slice
         from dblog_core.wiring import open_state
 
+        request = verify_request(self.parameters(context, config))
+        run = self.run_name(context)
         chosen = self.chosen_slice(context)
-        run = str(context.get("run_id") or "")
         with (
             closing(open_state(config)) as state,
             slice_times.take_slice(state, self.slices, run=run, number=chosen, ttl=config.state.ttl) as number,
@@ -245,7 +250,11 @@ class RepairSlice(VerifyTables):
             if number is None:
                 raise AirflowSkipException("other runs compare every slice at this moment")
             log.info("slice %d of %d", number, self.slices)
-            yield replace(verify_request(context["params"]), repair=True, slice=Slice(number, self.slices))
+            yield replace(request, repair=True, slice=Slice(number, self.slices))
+
+    def run_name(self, context: Any) -> str:
+        """By which other attempts of a run find its slice."""
+        return str(context.get("run_id") or "")
 
     def chosen_slice(self, context: Any) -> int | None:
         """The slice that the form names, or that of a backfill's interval; None: the one that waited longest."""
@@ -304,22 +313,6 @@ def ends(context: Any) -> tuple[str | None, str | None]:
     if given_ends(context) or begin is None or end is None or begin >= end:
         return context["params"].get("from") or None, context["params"].get("to") or None
     return begin.isoformat(), end.isoformat()
-
-
-def verify_request(params: Any) -> VerifyRequest:
-    """What the parameters ask for."""
-    from dblog_core.verify.sample import SampleSize
-    from dblog_core.verify.verification import VerifyRequest
-
-    rows = params.get("sample_rows")
-    sample = SampleSize() if rows is None else SampleSize(rows=int(rows))
-    return VerifyRequest(
-        tables=named_tables(params),
-        repair=bool(params.get("repair")),
-        sample=sample,
-        rate=int(params.get("rows_per_second") or 0),
-        pass_over_refused=bool(params.get("pass_over_refused")),
-    )
 
 
 def summary(table: TableReport) -> Json:

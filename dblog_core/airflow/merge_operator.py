@@ -1,4 +1,7 @@
-"""The merge as a task: SparkSubmitOperator with the command that `dblog merge` runs too, or the merge itself."""
+"""The merge as a task: SparkSubmitOperator with the command that `dblog merge` runs too, or the merge itself.
+
+A merge emits an event of the asset of each lake table that it has changed.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Connection
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from dblog_core.airflow import metrics
-from dblog_core.airflow.in_process import configuration
+from dblog_core.airflow import run_notes
+from dblog_core.airflow.connections import SPARK
+from dblog_core.airflow.in_process import configuration, source_file
 from dblog_core.airflow.links import SourcePage
-from dblog_core.airflow.spark_connection import CONNECTION
+from dblog_core.airflow.triggers import LAKE_TABLES, lake_table
 from dblog_core.config.secret_settings import LAKE
 from dblog_core.lake.merge_options import MergeOptions
 
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
     from dblog_core.airflow.openlineage import Lineage
     from dblog_core.config.settings import Config
+    from dblog_core.interfaces import Json
     from dblog_core.lake.lake_status import LakeStatus
 
 log = logging.getLogger(__name__)
@@ -36,33 +41,40 @@ REPORT = 60.0  # seconds between two lines that say so
 STAND_BY = 3600  # seconds that a job waits for a lake that another one took while Spark started
 
 
-class MergeOperator(SparkSubmitOperator):
+class DblogMergeOperator(SparkSubmitOperator):
     """Applies all that is sealed to the lake. The command is made when the task runs: parsing needs no jar.
 
-    The asset's events are only a bell, so a run that finds nothing to do starts no Spark. Where a replay, a repair or
-    another merge holds the lake, the task waits for it, before it starts Spark.
+    The events of the asset of segments are only a bell, so a run that finds nothing to do starts no Spark. Where a
+    replay, a repair or another merge holds the lake, the task waits for it, before it starts Spark.
     """
 
     operator_extra_links = (SourcePage(),)
     _killed = _submitted = False
-    _merged: tuple[Config, LakeStatus, int] | None = None
+    _merged: tuple[Config, LakeStatus, LakeStatus] | None = None  # the lake before and after
     _stop: threading.Event | None = None  # of a merge in this process
 
-    def __init__(self, *, config_file: str, conn_id: str = CONNECTION, **kwargs: Any) -> None:
-        super().__init__(application="", conn_id=conn_id, **kwargs)
-        self.config_file = config_file
+    def __init__(
+        self, *, config_file: str | None = None, source: str | None = None, conn_id: str = SPARK, **kwargs: Any
+    ) -> None:
+        """`config_file`: the source's TOML file, or `source`: its name. `conn_id`: where Spark runs."""
+        outlets = [*kwargs.pop("outlets", ()), LAKE_TABLES]
+        super().__init__(application="", conn_id=conn_id, outlets=outlets, **kwargs)
+        self.config_file = source_file(config_file, source)
         self._connection = conn_id
 
-    def execute(self, context: Any) -> None:
-        """Raises AirflowException when the merge fails, its log says why; AirflowFailException where the lake does not
+    def execute(self, context: Any) -> Json:  # type: ignore[override]  # Airflow's own returns nothing
+        """Returns the lake's offset and, by name, the tables that were changed: `path`, Delta `version`, `offset`.
+
+        Raises AirflowException when the merge fails, its log says why; AirflowFailException where the lake does not
         continue the staging."""
         config = self._begin()
-        if not self._has_to_merge(config):
+        has_to_merge = self._has_to_merge(config)
+        before = _status(config)
+        if has_to_merge:
+            self._run(context, config, MergeOptions(wait_seconds=STAND_BY))
+        else:
             log.info("the lake of %s has all that is sealed", config.source.name)
-            return
-        before = _status(config).merge
-        self._run(context, config, MergeOptions(wait_seconds=STAND_BY))
-        self._report(config, before)
+        return self._report(context, config, before)
 
     def _begin(self) -> Config:
         """The configuration, once it is sure that the lake continues the staging."""
@@ -98,10 +110,18 @@ class MergeOperator(SparkSubmitOperator):
         if code:
             raise AirflowException("the merge has failed: the lines above say why")
 
-    def _report(self, config: Config, before: int) -> None:
+    def _report(self, context: Any, config: Config, before: LakeStatus) -> Json:
         after = _status(config)
-        self._merged = (config, after, before)
-        metrics.gauges(config.source.name, {"merged_offset": after.offset})
+        if after.merge > before.merge:
+            self._merged = (config, before, after)
+            run_notes.gauges(config.source.name, {"merged_offset": after.offset})
+        changed = {}
+        for name, table in after.tables_changed_since(before).items():
+            asset = lake_table(config, name)
+            changed[name] = {"path": asset.extra["path"], "version": table.version, "offset": table.offset}
+            if (events := context.get("outlet_events")) is not None:
+                events[LAKE_TABLES].add(asset, {"merge": after.merge, **changed[name]})
+        return {"merge": after.merge, "offset": after.common_offset, "tables": changed}
 
     def on_kill(self) -> None:
         """Ends the Spark job, or the wait for the lake."""
@@ -139,7 +159,10 @@ class MergeOperator(SparkSubmitOperator):
         """Which tables the run has written; None where it had nothing to do."""
         from dblog_core.airflow import openlineage
 
-        return openlineage.of_merge(*self._merged) if self._merged else None
+        if self._merged is None:
+            return None
+        config, before, after = self._merged
+        return openlineage.of_merge(config, after, before.merge)
 
     def _take(self, config: Config, secrets: Path | None, arguments: list[str]) -> None:
         from dblog_core.lake.spark_submit import job_command
@@ -154,7 +177,7 @@ class MergeOperator(SparkSubmitOperator):
         self.properties_file = str(secrets) if secrets else None
 
 
-class MergeSlice(MergeOperator):
+class MergeSlice(DblogMergeOperator):
     """Merges for `slice_seconds` in one warm Spark: what is sealed is in the lake a moment later.
 
     Where another slice holds the lake, the job stands by without Spark. It starts Spark when that slice is over, and
@@ -165,11 +188,11 @@ class MergeSlice(MergeOperator):
         super().__init__(config_file=config_file, **kwargs)
         self.slice_seconds = slice_seconds
 
-    def execute(self, context: Any) -> None:
+    def execute(self, context: Any) -> Json:  # type: ignore[override]  # Airflow's own returns nothing
         """Raises AirflowException when the merge fails, AirflowFailException where a table is stopped at its end, or
         the lake does not continue the staging."""
         config = self._begin()
-        before = _status(config).merge
+        before = _status(config)
         try:
             with _gauge_of_progress(config):
                 self._run(context, config, MergeOptions("continuous", slice_seconds=self.slice_seconds))
@@ -177,7 +200,7 @@ class MergeSlice(MergeOperator):
             if not self._killed and (stopped := _stopped_tables(config)):
                 raise AirflowFailException("; ".join(stopped)) from error  # another attempt would find the same
             raise
-        self._report(config, before)
+        return self._report(context, config, before)
 
 
 @contextmanager
@@ -190,7 +213,7 @@ def _gauge_of_progress(config: Config) -> Iterator[None]:
     def tell() -> None:
         while not over.wait(GAUGE):
             try:
-                metrics.gauges(config.source.name, {"merged_offset": _status(config).offset})
+                run_notes.gauges(config.source.name, {"merged_offset": _status(config).offset})
             except DblogError as error:
                 log.warning("how far the lake is cannot be read: %s", error)
 

@@ -1,7 +1,10 @@
-"""The parameters of a dump: the trigger form, the JSON schema that checks it everywhere, and the request behind it."""
+"""The parameters of dumps and verifications: the trigger form, the JSON schema that checks them everywhere, and the
+request behind them."""
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +18,7 @@ from dblog_core.model import sizes
 if TYPE_CHECKING:
     from dblog_core.config.settings import Config
     from dblog_core.dumps.requests import DumpRequest
+    from dblog_core.verify.verification import VerifyRequest
 
 ALL = "*.*"
 """All tables: what the field says unless somebody writes another name into it."""
@@ -171,6 +175,39 @@ def _dry_run() -> Param:
     return Param(False, type=["null", "boolean"], title="Dry run", description_md=text)
 
 
+def check_arguments(form_fields: Mapping[str, Param], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of an operator as its form would hand them on, checked by the same schema. Raises RequestError."""
+    from airflow.sdk.exceptions import ParamValidationError
+
+    checked = {}
+    for name, value in arguments.items():
+        param = form_fields[name]
+        try:
+            checked[name] = param.resolve(_typed(value, param.schema["type"]))
+        except ParamValidationError as error:
+            reason = str(error).splitlines()[0].removeprefix("Invalid input for param ")
+            raise RequestError(reason, where=name, fix="correct the argument") from None
+    return checked
+
+
+def _typed(value: Any, types: str | list[str]) -> Any:
+    """An argument that a template may have made text of: JSON, or a Python literal, where the form takes no text."""
+    if not isinstance(value, str) or "string" in types:
+        return value
+    if "null" in types and value in ("", "None"):
+        return None
+    is_list = "array" in types
+    # Every digit counts in a decimal key.
+    read_json = functools.partial(json.loads, parse_float=str if is_list else float)
+    for read in (read_json, ast.literal_eval):
+        try:
+            literal = read(value)
+        except (ValueError, SyntaxError):
+            continue
+        return [value] if is_list and not isinstance(literal, list) else literal
+    return [value] if is_list else value
+
+
 def request(params: Mapping[str, Any]) -> DumpRequest:
     """What the parameters ask for. Names and keys are checked where the request is filed."""
     from dblog_core.dumps.requests import DumpRequest
@@ -188,6 +225,22 @@ def request(params: Mapping[str, Any]) -> DumpRequest:
         rate=params.get("rows_per_second"),
         adaptive=params.get("adaptive"),
         max_retained=_bytes(params.get("max_retained")),
+    )
+
+
+def verify_request(params: Mapping[str, Any]) -> VerifyRequest:
+    """What the parameters of a verification ask for."""
+    from dblog_core.verify.sample import SampleSize
+    from dblog_core.verify.verification import VerifyRequest
+
+    rows = params.get("sample_rows")
+    sample = SampleSize() if rows is None else SampleSize(rows=int(rows))
+    return VerifyRequest(
+        tables=named_tables(params),
+        repair=bool(params.get("repair")),
+        sample=sample,
+        rate=int(params.get("rows_per_second") or 0),
+        pass_over_refused=bool(params.get("pass_over_refused")),
     )
 
 

@@ -1,4 +1,5 @@
-"""What we tell Airflow as a provider: the types of connections that `airflow_connection` may name, with their forms."""
+"""What we tell Airflow as a provider: modules of operators and the like, and the types of connections that
+`airflow_connection` may name, with their forms."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ TLS = ("tls", "tls_ca", "tls_cert", "tls_key")
 """Fields of the form, kept in the connection's extra: they mean what `[source]` means by them."""
 
 TYPES = {"dblog_mysql": "DBLog source: MySQL, MariaDB", "dblog_postgres": "DBLog source: PostgreSQL"}
+_INTEGRATION = "DBLog"
 _PORTS = {"dblog_mysql": "3306", "dblog_postgres": "5432"}
 
 
@@ -18,11 +20,18 @@ def provider_info() -> dict[str, Any]:
     """Found by its entry point, `apache_airflow_provider`."""
     return {
         "package-name": DISTRIBUTION,
-        "name": "DBLog",
+        "name": _INTEGRATION,
         "description": "Captures databases into a lakehouse.",
         "versions": [__version__],
+        "integrations": [{"integration-name": _INTEGRATION, "tags": ["software"]}],
+        **{part: [_modules(part)] for part in ("operators", "sensors", "triggers", "hooks")},
+        "plugins": [{"name": "dblog", "plugin-class": "dblog_core.airflow.plugin.DblogPlugin"}],
         "connection-types": [_type(name, label) for name, label in TYPES.items()],
     }
+
+
+def _modules(part: str) -> dict[str, Any]:
+    return {"integration-name": _INTEGRATION, "python-modules": [f"dblog_core.airflow.{part}"]}
 
 
 def _type(name: str, label: str) -> dict[str, Any]:

@@ -1,16 +1,19 @@
-"""A run's note: what a task has to say of its run in a sentence or two, where people look for it.
+"""What tasks tell beside their results: a note of their run, and our figures among Airflow's own metrics.
 
-Airflow lets no task write a note. So the task puts it into its XCom `note`, and this listener, which Airflow calls in
-the process that ends the run, copies it. A note that a person has written stays.
+A note says in a sentence or two what a run has done. Airflow lets no task write one. So the task puts it into its XCom
+`note`, and this listener, which Airflow calls in the process that ends the run, copies it. A note that a person has
+written stays. Metrics go where Airflow is configured to send its own (StatsD, OpenTelemetry, Datadog).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.listeners import hookimpl
+from airflow.sdk.observability import stats
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +27,20 @@ def tell(context: Any, text: str) -> None:
     note = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}\u2026"
     if (task := context.get("ti")) is not None:
         task.xcom_push(NOTE, note)
+
+
+def gauges(source: str, values: Mapping[str, float | None]) -> None:
+    """Sets the metrics `dblog.SOURCE.NAME`; what is not known is left out. The source stands in the name, since StatsD
+    knows no labels."""
+    for name, value in values.items():
+        if value is not None:
+            stats.gauge(f"dblog.{source}.{name}", float(value))
+
+
+def counts(source: str, values: Mapping[str, int]) -> None:
+    """Adds to the counters `dblog.SOURCE.NAME`."""
+    for name, value in values.items():
+        stats.incr(f"dblog.{source}.{name}", value)
 
 
 @hookimpl

@@ -181,6 +181,16 @@ class LakeStatus:
         """The offset up to which every table that has not stopped has all changes."""
         return min([self.offset, *(table.offset for table in self.late_tables.values())])
 
+    def tables_changed_since(self, before: LakeStatus) -> dict[str, TableStatus]:
+        """Tables that another version, or more lines of history, were written of in merges after `before`."""
+        return {
+            name: table
+            for name, table in self.tables.items()
+            if table.merged is not None
+            and table.merged.merge > before.merge
+            and (table.merged.history or name not in before.tables or table.version != before.tables[name].version)
+        }
+
     def places_elsewhere(self, but_for: Collection[str]) -> dict[str, int]:
         """Tables that stand behind or ahead of the others, with the segment that they begin after: late ones, and those
         that a reset has set there."""

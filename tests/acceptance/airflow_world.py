@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -259,11 +259,18 @@ class AirflowWorld:
 
 @contextmanager
 def running_airflow(
-    world: World, postgres: PostgresServer, *, meanwhile: Callable[[], object]
+    world: World,
+    postgres: PostgresServer,
+    *,
+    meanwhile: Callable[[], object],
+    own_dags: Mapping[str, str] | None = None,
 ) -> Iterator[AirflowWorld]:
-    """An Airflow whose home is in the world's directory; `meanwhile`: what to do while it starts."""
+    """An Airflow whose home is in the world's directory; `meanwhile`: what to do while it starts; `own_dags`: the texts
+    of a user's DAG files, by name."""
     dags = world.directory / "dags"
     shutil.copytree(_DAGS, dags, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in (own_dags or {}).items():
+        (dags / name).write_text(text)
     with metadata(postgres) as url:
         server = _Airflow(
             world.directory / "airflow",

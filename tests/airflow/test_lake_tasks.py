@@ -15,7 +15,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from dblog_core import wiring
 from dblog_core.airflow import in_process, lake_operators, run_notes
-from dblog_core.airflow.spark_connection import on_connection
+from dblog_core.airflow.connections import on_connection
+from dblog_core.airflow.params import verify_request
 from dblog_core.config.settings import Config
 from dblog_core.dumps.dump_records import Refusal
 from dblog_core.errors import RequestError
@@ -51,13 +52,9 @@ def test_an_interval_is_the_runs_unless_its_parameters_say_one() -> None:
 
 
 def test_an_empty_form_asks_for_all_rows_of_all_tables() -> None:
-    request = lake_operators.verify_request(
-        {"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None}
-    )
+    request = verify_request({"tables": ["*.*"], "repair": False, "sample_rows": None, "rows_per_second": None})
     assert (request.tables, request.repair, request.sample.is_sample, request.rate) == (None, False, False, 0)
-    request = lake_operators.verify_request(
-        {"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70}
-    )
+    request = verify_request({"tables": ["a.b", ""], "repair": True, "sample_rows": 9, "rows_per_second": 70})
     assert (request.tables, request.repair, request.sample.rows, request.rate) == (("a.b",), True, 9, 70)
 
 
@@ -144,7 +141,7 @@ def test_a_note_says_what_was_mended_and_what_differs_still(tmp_path: Path) -> N
     mended = TableReport("shop.a", rows=1, repaired=first)
     still = TableReport("shop.b", missing=(1, 2), repaired=first)
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
-    note = task.note(lake_operators.verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
+    note = task.note(verify_request({}), Report((mended, still, TableReport("shop.c", error="no key"))))
     assert (
         note
         == "compared 1 row of 3 tables: 2 keys of shop.a repaired; shop.b: 2 keys differ; shop.c: cannot be compared"
@@ -155,7 +152,7 @@ def test_columns_that_are_not_compared_are_in_note_log_and_xcom() -> None:
     columns = (NotCompared("mail", "hashed with hash_key"), NotCompared("gone", "only the lake has it"))
     table = TableReport("shop.a", rows=1, not_compared=columns)
     task = lake_operators.VerifyTables(task_id="verify", config_file="shop.toml")
-    note = task.note(lake_operators.verify_request({}), Report((table, TableReport("shop.b"))))
+    note = task.note(verify_request({}), Report((table, TableReport("shop.b"))))
     assert note == "compared 1 row of 2 tables: equal; columns not compared: shop.a (mail, gone)"
     described = lake_operators.describe_table(table)
     assert described.endswith("; not compared: mail (hashed with hash_key), gone (only the lake has it)")
@@ -289,10 +286,15 @@ def test_spark_runs_where_the_connection_says(
     assert on_connection(config(tmp_path)).spark.master == master
 
 
-def test_a_missing_connection_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_connection_is_an_error_only_where_spark_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AIRFLOW_CONN_DBLOG_SPARK", raising=False)
+    usual = config(tmp_path)
+    engines = {engine: usual.lake.model_copy(update={"engine": engine}) for engine in ("local", "spark")}
+    assert on_connection(usual.model_copy(update={"lake": engines["local"]})).spark == usual.spark
     with pytest.raises(AirflowException, match="dblog_spark"):
-        on_connection(config(tmp_path))
+        on_connection(usual.model_copy(update={"lake": engines["spark"]}))
 
 
 def test_a_task_writes_no_line_of_zookeepers_client(

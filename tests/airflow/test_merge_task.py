@@ -50,11 +50,11 @@ def lease(tmp_path: Path) -> Iterator[Lease]:
 
 
 @pytest.fixture
-def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> merge_operator.MergeOperator:
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> merge_operator.DblogMergeOperator:
     monkeypatch.setattr(merge_operator, "configuration", lambda *_: config(tmp_path))
-    monkeypatch.setattr(merge_operator.MergeOperator, "_take", lambda *_: None)
+    monkeypatch.setattr(merge_operator.DblogMergeOperator, "_take", lambda *_: None)
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
-    return merge_operator.MergeOperator(task_id="merge", config_file="shop.toml")
+    return merge_operator.DblogMergeOperator(task_id="merge", config_file="shop.toml")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def at_the_third_look(monkeypatch: pytest.MonkeyPatch, step: Callable[[], object
 
 
 def test_a_merge_waits_for_the_lake_and_says_so_once_a_minute(
-    task: merge_operator.MergeOperator,
+    task: merge_operator.DblogMergeOperator,
     lease: Lease,
     merge_state: State,
     monkeypatch: pytest.MonkeyPatch,
@@ -95,7 +95,7 @@ def test_a_merge_waits_for_the_lake_and_says_so_once_a_minute(
 
 
 def test_what_the_holder_of_the_lake_has_merged_meanwhile_needs_no_spark(
-    task: merge_operator.MergeOperator, lease: Lease, merge_state: State, monkeypatch: pytest.MonkeyPatch
+    task: merge_operator.DblogMergeOperator, lease: Lease, merge_state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_the_third_look(monkeypatch, lambda: merge_state.update({"has all": True}), merge_state)
     task.execute({})
@@ -103,7 +103,7 @@ def test_what_the_holder_of_the_lake_has_merged_meanwhile_needs_no_spark(
 
 
 def test_a_merge_that_waits_ends_when_it_is_told_to(
-    task: merge_operator.MergeOperator, lease: Lease, merge_state: State, monkeypatch: pytest.MonkeyPatch
+    task: merge_operator.DblogMergeOperator, lease: Lease, merge_state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_the_third_look(monkeypatch, task.on_kill, merge_state)
     with pytest.raises(AirflowException, match="asked to stop while it waited for the lake"):
@@ -113,7 +113,7 @@ def test_a_merge_that_waits_ends_when_it_is_told_to(
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_merge_of_the_local_engine_runs_in_the_task(
-    task: merge_operator.MergeOperator,
+    task: merge_operator.DblogMergeOperator,
     merge_state: State,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -168,10 +168,10 @@ def test_a_filed_task_and_a_merge_without_an_outcome_wait_for_no_row(tmp_path: P
     assert not merge_operator.up_to_date(config(tmp_path))
 
 
-@pytest.mark.parametrize("kind", [merge_operator.MergeOperator, merge_operator.MergeSlice])
+@pytest.mark.parametrize("kind", [merge_operator.DblogMergeOperator, merge_operator.MergeSlice])
 def test_a_staging_that_the_lake_does_not_continue_is_red_and_starts_no_spark(
-    task: merge_operator.MergeOperator,
-    kind: type[merge_operator.MergeOperator],
+    task: merge_operator.DblogMergeOperator,
+    kind: type[merge_operator.DblogMergeOperator],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -214,7 +214,7 @@ def test_no_secret_stands_among_the_arguments_or_in_the_environment_of_spark_sub
         text = text.replace(f'password = "{SECRETS[0]}"', 'airflow_connection = "not_asked_for"')
     (tmp_path / "shop.toml").write_text(text)
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", json.dumps({"conn_type": "spark", "host": master}))
-    task = merge_operator.MergeOperator(task_id="merge", config_file=str(tmp_path / "shop.toml"))
+    task = merge_operator.DblogMergeOperator(task_id="merge", config_file=str(tmp_path / "shop.toml"))
     job_configuration = configuration(task.config_file, LAKE)
     with secret_settings(job_configuration) as secrets:
         task._take(job_configuration, secrets, [])
@@ -245,7 +245,7 @@ def test_a_slice_that_fails_is_tried_again_unless_a_table_is_stopped(
     )
     monkeypatch.setattr(merge_operator, "configuration", lambda *_: config(tmp_path))
     monkeypatch.setattr(merge_operator, "_status", lambda _: lake if stopped else lake_status.LakeStatus())
-    monkeypatch.setattr(merge_operator.MergeOperator, "_take", lambda *more: given_arguments.extend(more[-1]))
+    monkeypatch.setattr(merge_operator.DblogMergeOperator, "_take", lambda *more: given_arguments.extend(more[-1]))
     monkeypatch.setenv("AIRFLOW_CONN_DBLOG_SPARK", '{"conn_type": "spark", "host": "local[2]"}')
     task = merge_operator.MergeSlice(task_id="merge", config_file="shop.toml", slice_seconds=1370.0)
 
