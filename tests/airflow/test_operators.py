@@ -9,7 +9,8 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,11 +229,17 @@ def remake(trigger: triggers.Wait) -> triggers.Wait:
     return type(trigger)(**kwargs)
 
 
+def run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """In a thread, since the browser of other tests may have a running loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 def event_of(trigger: triggers.Wait) -> Any:
     async def first() -> Any:
         return await anext(aiter(trigger.run()))
 
-    return asyncio.run(first()).payload
+    return run_to_end(first()).payload
 
 
 def test_a_deferred_dump_waits_for_its_end(world: World) -> None:
@@ -251,7 +258,7 @@ def test_a_deferred_dump_waits_for_its_end(world: World) -> None:
 def test_a_deferred_dump_that_is_ended_by_hand_is_cancelled(world: World, cancel_on_kill: bool, state: str) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         dump_operator(work=False, deferrable=True, cancel_on_kill=cancel_on_kill).execute(CONTEXT)
-    asyncio.run(remake(deferred.value.trigger).on_kill())
+    run_to_end(remake(deferred.value.trigger).on_kill())
     assert dump_store.list_dumps(world.state)[0].state == state
 
 
