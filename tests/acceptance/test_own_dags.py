@@ -34,8 +34,10 @@ def test_the_examples_of_the_documentation_do_what_they_say(new_world: NewWorld,
         running_airflow(world, postgres, meanwhile=world.follow_check, own_dags=texts) as airflow,
         world.capture(),
     ):
-        own = {NIGHTLY, REPORT, TRUSTED, ELSEWHERE}
-        wait_until(lambda: own <= set(airflow.client.dags()), "the examples to be parsed", describe=airflow.client.dags)
+        dag_ids = {NIGHTLY, REPORT, TRUSTED, ELSEWHERE}
+        wait_until(
+            lambda: dag_ids <= set(airflow.client.dags()), "the examples to be parsed", describe=airflow.client.dags
+        )
         assert airflow.client.import_errors() == []
         airflow.client.pause(airflow.dag("merge"))
         for dag in (REPORT, ELSEWHERE):

@@ -286,17 +286,17 @@ def fresh_sensor(**arguments: Any) -> DblogFreshnessSensor:
     "as_new_as", ["2026-11-21 10:00:00+00:00", "2026-11-21T10:00:00", dt.datetime(2026, 11, 21, 10, tzinfo=dt.UTC)]
 )
 def test_a_sensor_looks_at_its_time(world: World, monkeypatch: pytest.MonkeyPatch, as_new_as: Any) -> None:
-    asked: list[Any] = []
+    looks: list[Any] = []
 
     def look(_: Any, table: str, time_us: int, **__: Any) -> Freshness:
-        asked.append((table, time_us))
-        return Freshness(table, len(asked) > 1, "why", 7)
+        looks.append((table, time_us))
+        return Freshness(table, len(looks) > 1, "why", 7)
 
     monkeypatch.setattr(freshness, "look", look)
     sensor = fresh_sensor(as_new_as=as_new_as)
     assert not sensor.poke(CONTEXT).is_done
     assert sensor.poke(CONTEXT).xcom_value == {"table": "shop.orders", "fresh": True, "reason": "why", "offset": 7}
-    assert set(asked) == {("shop.orders", 1_795_255_200_000_000)}
+    assert set(looks) == {("shop.orders", 1_795_255_200_000_000)}
 
 
 def test_what_is_no_time_is_refused(world: World) -> None:
