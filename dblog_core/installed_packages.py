@@ -28,6 +28,17 @@ def require(extra: str) -> None:
         raise ConfigError("; ".join(faults), where=f"extra {extra}", fix=install_line(extra))
 
 
+def require_sasl() -> None:
+    """Raises ConfigError without the package for ZooKeeper's SASL logins, which no extra has: it is a source archive
+    alone, and few need it."""
+    if _find_version("pure-sasl") is None:
+        raise ConfigError(
+            "the package pure-sasl is not installed, and login = sasl needs it",
+            where="[state] login",
+            fix=f"{shlex.quote(sys.executable)} -m pip install pure-sasl",
+        )
+
+
 def find_faults(extra: str | None) -> Iterator[str]:
     """The missing packages of the extra, and those whose version is out of range: the package, found and needed.
 

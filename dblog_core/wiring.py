@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dblog_core.config.settings import Config
 from dblog_core.config.source import SourceConfig
-from dblog_core.installed_packages import require
+from dblog_core.installed_packages import require, require_sasl
 from dblog_core.interfaces import Output, Source, StateStore
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def open_state(config: Config) -> StateStore:
     scheme, _, rest = settings.url.partition("://")
     if scheme == "zookeeper":
         require("zookeeper")
+        if settings.login == "sasl":
+            require_sasl()
         from dblog_core.state.zookeeper import ZookeeperState
         from dblog_core.state.zookeeper_session import Access
 

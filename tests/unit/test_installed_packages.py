@@ -74,6 +74,18 @@ def test_a_version_out_of_range_is_named_as_found_and_needed(monkeypatch: pytest
         installed_packages.require("zookeeper")
 
 
+def test_a_sasl_login_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed_packages.require_sasl()
+
+    def no_version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(installed_packages, "version", no_version)
+    with pytest.raises(ConfigError, match="login = sasl needs it") as caught:
+        installed_packages.require_sasl()
+    assert shlex.split(caught.value.fix) == [sys.executable, "-m", "pip", "install", "pure-sasl"]
+
+
 def test_a_driver_built_against_the_systems_libraries_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def built_version(name: str) -> str:
         if name == "psycopg2":
