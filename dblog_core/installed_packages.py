@@ -29,8 +29,8 @@ def require(extra: str) -> None:
 
 
 def require_sasl() -> None:
-    """Raises ConfigError without the package for ZooKeeper's SASL logins, which no extra has: it is a source archive
-    alone, and few need it."""
+    """Raises ConfigError without the package for ZooKeeper's SASL logins, which no extra has: it exists only as a
+    source archive, and few installations need it."""
     if _find_version("pure-sasl") is None:
         raise ConfigError(
             "the package pure-sasl is not installed, and login = sasl needs it",

@@ -10,6 +10,7 @@ import datetime as dt
 import logging
 import threading
 import time
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -49,13 +50,13 @@ class _LakeSensor(InProcess, BaseSensorOperator):
         self.config_file = source_file(config_file, source)
         self.deferrable = deferrable
 
+    @abstractmethod
     def look(self, config: Config, stop: threading.Event) -> Json | None:
         """The sensor's result; None: not yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, config: Config) -> Wait | Json:
         """The trigger that waits for it, or the result where it is there already."""
-        raise NotImplementedError
 
     def poke(self, context: Any) -> PokeReturnValue:
         result = self.run_engine(self.look)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
@@ -211,13 +212,13 @@ class Wait(BaseTrigger):
         self.config_file = config_file
         self.interval = interval
 
+    @abstractmethod
     def arguments(self) -> dict[str, Any]:
-        """Those of the class beside the two of every wait."""
-        raise NotImplementedError
+        """The arguments of the class, without the two of every wait."""
 
+    @abstractmethod
     def look(self, config: Config) -> Json | None:
         """What to tell the task; None: not yet. Raises DblogError."""
-        raise NotImplementedError
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         kwargs = {"config_file": self.config_file, "interval": self.interval, **self.arguments()}
